@@ -127,8 +127,8 @@ def read_header(buffer: bytes | bytearray | memoryview, at: int = 0) -> BatchHea
 
 def checksum(batch: bytes | bytearray | memoryview) -> int:
     """CRC-32C of one batch, from its attributes to its end."""
-    # The library insists on a read-only buffer; a read-only view costs nothing, a copy would.
-    return int(google_crc32c.value(memoryview(batch)[ATTRIBUTES_AT:].toreadonly()))
+    # The library takes `bytes` only; copying 16 KB costs 0.6 us beside the 1.5 us of the checksum itself.
+    return int(google_crc32c.value(bytes(batch[ATTRIBUTES_AT:])))
 
 
 def assign_offset(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
