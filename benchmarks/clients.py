@@ -1,0 +1,133 @@
+"""The clients that load a broker: each a process of its own, the same for both brokers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.kafka_jars import classpath, java
+
+CLIENT_SECONDS_MAX = 300
+JAVA_HEAP = "-Xmx512M"  # what kafka-producer-perf-test.sh gives it
+CONSUMER_SOURCE = Path(__file__).with_name("AssignedConsumerPerformance.java")
+ROOT = Path(__file__).resolve().parents[1]
+
+SUMMARY = re.compile(
+    r"^(?P<records>\d+) records sent, (?P<rate>[\d.]+) records/sec .*?"
+    r"(?P<p50>[\d.]+) ms 50th, .*? (?P<p99>[\d.]+) ms 99th",
+    re.MULTILINE,
+)
+
+
+class ClientFailed(RuntimeError):
+    """A client ended with an error, or did not do what it was asked to."""
+
+
+@dataclass(frozen=True)
+class Produced:
+    """What ProducerPerformance reports."""
+
+    records_per_s: float
+    p50_ms: float
+    p99_ms: float
+
+
+def producer_performance(
+    bootstrap: str, topic: str, *, records: int, size: int, throughput: int = -1, **properties: object
+) -> Produced:
+    """Kafka's own load generator; its clock starts after the JVM and the producer did. Properties with _ for the dots."""
+    settings = [f"{name.replace('_', '.')}={value}" for name, value in properties.items()]
+    output = _run(
+        *(java(), JAVA_HEAP, "-cp", classpath(), "org.apache.kafka.tools.ProducerPerformance"),
+        *("--topic", topic, "--num-records", records, "--record-size", size, "--throughput", throughput),
+        *("--bootstrap-server", bootstrap, "--command-property", "acks=all", *settings),
+    )
+    # The last line sums up; those before it are five-second windows without percentiles.
+    found = list(SUMMARY.finditer(output))
+    if not found or int(found[-1]["records"]) != records:
+        raise ClientFailed(f"ProducerPerformance did not send {records} records:\n{_tail(output)}")
+    return Produced(*(float(found[-1][name]) for name in ("rate", "p50", "p99")))
+
+
+def java_consumer(bootstrap: str, topic: str, *, records: int) -> float:
+    """Records per second of the Java consumer beside this file."""
+    output = _run(java(), JAVA_HEAP, "-cp", classpath(), CONSUMER_SOURCE, bootstrap, topic, records)
+    return _rate(json.loads(output.splitlines()[-1]))
+
+
+def confluent_produce(bootstrap: str, topic: str, *, records: int, size: int, idempotent: bool) -> float:
+    """Records per second of librdkafka's producer under Python."""
+    return _rate(
+        _confluent("produce", bootstrap, topic=topic, records=records, size=size, idempotent=idempotent)
+    )
+
+
+def confluent_consume(bootstrap: str, topic: str, *, records: int = 0, tail: int = 0) -> float:
+    """Records per second of librdkafka's consumer under Python: all of a topic, or the tail of its partition 0."""
+    return _rate(_confluent("consume", bootstrap, topic=topic, records=records, tail=tail))
+
+
+def confluent_latency(
+    bootstrap: str, topic: str, *, rate: int, seconds: int, size: int
+) -> tuple[float, float]:
+    """Milliseconds from produce() to the delivery callback, p50 and p99."""
+    result = _confluent("latency", bootstrap, topic=topic, rate=rate, seconds=seconds, size=size)
+    return result["p50_ms"], result["p99_ms"]
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+
+
+def count_records(bootstrap: str, topic: str) -> int:
+    """How many records the log holds, by the offsets at both ends."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "benchmark"})
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        ends = [consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30) for p in partitions]
+        return sum(high - low for low, high in ends)
+    finally:
+        consumer.close()
+
+
+def _confluent(command: str, bootstrap: str, **options: object) -> dict[str, Any]:
+    output = _run(
+        sys.executable, "-m", "benchmarks.confluent_client", command, bootstrap, json.dumps(options)
+    )
+    return json.loads(output.splitlines()[-1])
+
+
+def _rate(result: dict[str, Any]) -> float:
+    return result["records"] / result["seconds"]
+
+
+def _run(*command: object) -> str:
+    arguments = [str(part) for part in command]
+    try:
+        done = subprocess.run(
+            arguments, cwd=ROOT, capture_output=True, text=True, timeout=CLIENT_SECONDS_MAX, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ClientFailed(f"{_name(arguments)} was not done after {CLIENT_SECONDS_MAX} s") from error
+    if done.returncode != 0:
+        raise ClientFailed(
+            f"{_name(arguments)} ended with {done.returncode}:\n{_tail(done.stdout + done.stderr)}"
+        )
+    return done.stdout
+
+
+def _name(arguments: list[str]) -> str:
+    return "the Java client" if arguments[0] == java() else "the confluent-kafka client"
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-5:])

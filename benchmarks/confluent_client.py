@@ -1,0 +1,162 @@
+"""The load of confluent-kafka (librdkafka), as a process of its own: `python -m benchmarks.confluent_client COMMAND ...`.
+
+A process, because the Java clients are one too: the progress bar and the memory sampler of the benchmark then share no
+interpreter lock with the client. Each command prints one JSON object; its clock starts once the client is connected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+SILENCE_SECONDS_MAX = 30.0
+CONSUME_BATCH = 10_000
+
+
+def produce(bootstrap: str, *, topic: str, records: int, size: int, idempotent: bool) -> dict[str, Any]:
+    """Send as fast as the client can; done when the last record is acknowledged."""
+    failures: list[str] = []
+    producer = _producer(bootstrap, idempotent, failures)
+    producer.list_topics(topic, timeout=30)
+    payload = random.Random(0).randbytes(size)
+    send, poll = producer.produce, producer.poll
+    started = time.perf_counter()
+    for number in range(records):
+        while True:
+            try:
+                send(topic, payload)
+                break
+            except BufferError:
+                poll(0.01)
+        if number % 1_000 == 0:
+            poll(0)
+    unsent = producer.flush(120)
+    seconds = time.perf_counter() - started
+    if unsent or failures:
+        raise SystemExit(f"{unsent} records left, {len(failures)} failed: {failures[:1]}")
+    return {"records": records, "seconds": seconds}
+
+
+def latency(bootstrap: str, *, topic: str, rate: int, seconds: int, size: int) -> dict[str, Any]:
+    """Send at an even rate without lingering; the time from produce() to the delivery callback of each record."""
+    failures: list[str] = []
+    producer = _producer(bootstrap, True, failures, **{"linger.ms": 0, "socket.nagle.disable": True})
+    producer.list_topics(topic, timeout=30)
+    payload = random.Random(0).randbytes(size)
+    times_ms: list[float] = []
+    stopped = threading.Event()
+
+    def serve_callbacks() -> None:
+        while not stopped.is_set():
+            producer.poll(0.1)
+
+    poller = threading.Thread(target=serve_callbacks)
+    poller.start()
+    warm_up = rate  # one second of it: connections, first batch, producer id
+    try:
+        begin = time.perf_counter()
+        for number in range(warm_up + rate * seconds):
+            delay = begin + number / rate - time.perf_counter()
+            if delay > 0:
+                time.sleep(delay)
+            sent = time.perf_counter()
+
+            def delivered(
+                error: KafkaError | None, _: Message, sent: float = sent, counts: bool = number >= warm_up
+            ) -> None:
+                if error is not None:
+                    failures.append(str(error))
+                elif counts:
+                    times_ms.append((time.perf_counter() - sent) * 1e3)
+
+            producer.produce(topic, payload, on_delivery=delivered)
+        unsent = producer.flush(60)
+    finally:
+        stopped.set()
+        poller.join()
+    if unsent or failures:
+        raise SystemExit(f"{unsent} records left, {len(failures)} failed: {failures[:1]}")
+    percentiles = statistics.quantiles(times_ms, n=100)
+    return {"records": len(times_ms), "p50_ms": percentiles[49], "p99_ms": percentiles[98]}
+
+
+def consume(bootstrap: str, *, topic: str, records: int, tail: int = 0) -> dict[str, Any]:
+    """Read `records` from the beginning of all partitions; with `tail`, the last that many of partition 0."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "benchmark",  # librdkafka wants a name even when no group is joined
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+        }
+    )
+    try:
+        places = []
+        for partition in consumer.list_topics(topic, timeout=30).topics[topic].partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            places.append(TopicPartition(topic, partition, max(low, high - tail) if tail else low))
+        wanted = tail or records
+        started = time.perf_counter()
+        consumer.assign(places)
+        size = _read(consumer, wanted)
+        return {"records": wanted, "bytes": size, "seconds": time.perf_counter() - started}
+    finally:
+        consumer.close()
+
+
+def _read(consumer: Consumer, wanted: int) -> int:
+    """Poll until that many records were there; their bytes."""
+    records = size = 0
+    last = time.monotonic()
+    while records < wanted:
+        batch = consumer.consume(min(CONSUME_BATCH, wanted - records), timeout=1.0)
+        for message in batch:
+            if message.error() is not None:
+                raise SystemExit(f"consumer: {message.error()}")
+            size += len(message.value())
+        records += len(batch)
+        if batch:
+            last = time.monotonic()
+        elif time.monotonic() - last > SILENCE_SECONDS_MAX:
+            raise SystemExit(f"no record for {SILENCE_SECONDS_MAX:.0f} s; {records} of {wanted} had arrived")
+    return size
+
+
+def _producer(bootstrap: str, idempotent: bool, failures: list[str], **more: Any) -> Producer:
+    def failed(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(str(error))
+
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "enable.idempotence": idempotent,
+            "delivery.report.only.error": not more,
+            "on_delivery": failed,
+            **more,
+        }
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.confluent_client")
+    parser.add_argument("command", choices=["produce", "latency", "consume"])
+    parser.add_argument("bootstrap")
+    parser.add_argument("options", help="the keyword arguments of the command, as JSON")
+    arguments = parser.parse_args()
+    command = {"produce": produce, "latency": latency, "consume": consume}[arguments.command]
+    json.dump(command(arguments.bootstrap, **json.loads(arguments.options)), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

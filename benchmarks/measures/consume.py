@@ -1,0 +1,38 @@
+"""Consume: records per second of a whole topic, read by assigned consumers, the data still in the page cache."""
+
+from __future__ import annotations
+
+from benchmarks import clients
+from benchmarks.bench import Bench
+from benchmarks.brokers import Flavour, watched
+from benchmarks.plan import SIZES
+from benchmarks.results import Case
+from benchmarks.targets import CONSUME_RATE
+
+
+def run(bench: Bench, flavour: Flavour) -> None:
+    with bench.broker(flavour) as broker:
+        for size in SIZES:
+            records = bench.plan.java_records(size)
+            topic = bench.fill(broker, records, size)
+            # The first reader is a warm-up: it compiles Kafka's fetch path and is not counted.
+            clients.confluent_consume(broker.bootstrap, topic, records=bench.plan.confluent_records(size))
+            bench.settle()
+
+            with watched(broker) as usage:
+                rate = clients.java_consumer(broker.bootstrap, topic, records=records)
+            bench.record(_case("java", size), flavour, rate, usage.cpu_seconds / records * 1e6)
+
+            with watched(broker) as usage:
+                rate = clients.confluent_consume(broker.bootstrap, topic, records=records)
+            bench.record(_case("confluent", size), flavour, rate, usage.cpu_seconds / records * 1e6)
+
+
+def _case(client: str, size: int) -> Case:
+    return Case(
+        key=f"consume/{client}/{size}",
+        title=f"consume {SIZES[size]}, {client}",
+        unit="rec/s",
+        record_bytes=size,
+        target=CONSUME_RATE,
+    )

@@ -1,0 +1,74 @@
+"""How much is measured: the full run (below twenty minutes on two cores) and the quick one (about two)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+SMALL = 100
+LARGE = 1024
+SIZES = {SMALL: "100 B", LARGE: "1 KB"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The amounts of one run; records per case are chosen so that a case lasts seconds, not a blink."""
+
+    rounds: int = 3
+    """Every measure runs this often, brokers taking turns; the tables show medians."""
+
+    partitions: int = 4
+    """Of every topic but the growing one, which has a single partition."""
+
+    starts: int = 3
+    """Starts per round, for the start-up time."""
+
+    warm_up_records: int = 200_000
+    """Of 1 KB, before produce, consume and latency: a JVM that has not compiled its hot path yet is no fair opponent."""
+
+    java_small: int = 5_000_000
+    java_large: int = 1_000_000
+    confluent_small: int = 1_000_000
+    confluent_large: int = 500_000
+
+    memory_records: int = 1_000_000
+    """Of 1 KB, the load under which the peak of resident memory is taken."""
+
+    idle_seconds: float = 3.0
+    """After the start and before the idle memory is read."""
+
+    latency_rate: int = 1_000
+    latency_seconds: int = 10
+
+    growth_rounds: int = 1
+    growth_marks: tuple[int, ...] = (100_000, 1_000_000, 10_000_000)
+    growth_probe: int = 500_000
+    """Records produced from each mark on, to take the cost there."""
+
+    growth_tail: int = 100_000
+    growth_tail_reads: int = 5
+
+    def java_records(self, size: int) -> int:
+        return self.java_small if size == SMALL else self.java_large
+
+    def confluent_records(self, size: int) -> int:
+        return self.confluent_small if size == SMALL else self.confluent_large
+
+
+FULL = Plan()
+
+QUICK = replace(
+    FULL,
+    rounds=1,
+    starts=2,
+    warm_up_records=50_000,
+    java_small=500_000,
+    java_large=100_000,
+    confluent_small=200_000,
+    confluent_large=50_000,
+    memory_records=200_000,
+    idle_seconds=1.0,
+    latency_seconds=3,
+    growth_marks=(100_000, 1_000_000),
+    growth_probe=200_000,
+    growth_tail_reads=3,
+)

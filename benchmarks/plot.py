@@ -1,0 +1,68 @@
+"""The picture: every ratio as a bar, and the cost per record over the size of the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt  # noqa: E402  (the backend has to be chosen first)
+from matplotlib.axes import Axes  # noqa: E402
+
+from benchmarks.results import Comparison, Results, cpu  # noqa: E402
+
+COLOURS = {True: "tab:green", False: "tab:red", None: "tab:blue"}
+
+
+def save_plot(results: Results, path: Path) -> None:
+    rows = list(results.rows())
+    bars = [(case.title, rate) for case, rate, _ in rows if rate.ratio]
+    bars += [(f"{case.title}: broker CPU", cpu_time) for case, _, cpu_time in rows if cpu_time.ratio]
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(15, 2 + 0.24 * max(len(bars), 12)), width_ratios=(3, 2), layout="constrained"
+    )
+    _draw_ratios(left, bars)
+    _draw_growth(right, results)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _draw_ratios(axes: Axes, bars: list[tuple[str, Comparison]]) -> None:
+    """On a log scale, where half and double are equally far from one."""
+    axes.set_title("Onceflow / Apache Kafka (green: target met, red: not, black tick: target)")
+    axes.set_xscale("log", base=2)
+    axes.axvline(1, color="grey", linewidth=1)
+    for place, (_, comparison) in enumerate(bars):
+        ratio = comparison.ratio or 1.0
+        axes.barh(place, ratio - 1, left=1, color=COLOURS[comparison.met])
+        axes.annotate(
+            f" {ratio:.2f}x ", (ratio, place), va="center", ha="left" if ratio >= 1 else "right", fontsize=7
+        )
+        if comparison.target:
+            axes.plot([comparison.target.ratio] * 2, [place - 0.4, place + 0.4], color="black", linewidth=2)
+    axes.set_yticks(range(len(bars)), [title for title, _ in bars], fontsize=7)
+    axes.xaxis.set_major_formatter("{x:g}x")
+    axes.margins(x=0.15)
+    axes.invert_yaxis()
+
+
+def _draw_growth(axes: Axes, results: Results) -> None:
+    axes.set_title("Broker CPU per million records as the log grows")
+    axes.set_xlabel("records in the log")
+    axes.set_ylabel("seconds")
+    for broker, title, colour in (
+        ("kafka", "Apache Kafka", "tab:orange"),
+        ("onceflow", "Onceflow", "tab:blue"),
+    ):
+        for what, style in (("produce", "o-"), ("fetch", "s--")):
+            keys = [key for key in results.cases if key.startswith(f"growth/{what}/")]
+            points = [(int(key.rsplit("/", 1)[1]), results.median(key, broker, cpu)) for key in keys]
+            points = [point for point in points if point[1] is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), style, color=colour, label=f"{title}, {what}")
+    if axes.lines:
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.legend()

@@ -1,0 +1,99 @@
+"""What the client commands share: where to connect, NAME=VALUE arguments, and bytes in JSON."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+from typing import Any
+
+from onceflow.client.addresses import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, default_bootstrap
+from onceflow.client.settings import ClientSettings
+
+__all__ = [
+    "add_connection",
+    "bytes_from_json",
+    "bytes_to_json",
+    "connection",
+    "counted",
+    "name_and_value",
+    "whole_number",
+]
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """The options of everything that talks to a broker."""
+    group = parser.add_argument_group("connection")
+    group.add_argument(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        default=None,
+        help=f"the broker's address, several with commas between (default: ${BOOTSTRAP_VARIABLE}, "
+        f"else {DEFAULT_BOOTSTRAP})",
+    )
+    group.add_argument(
+        "--client-config",
+        metavar="NAME=VALUE",
+        type=name_and_value,
+        action="append",
+        default=[],
+        help="a further librdkafka setting, for example security.protocol=SSL; may be repeated",
+    )
+
+
+def connection(args: argparse.Namespace) -> ClientSettings:
+    """The settings from `add_connection`'s options."""
+    return ClientSettings(bootstrap=args.bootstrap or default_bootstrap(), extra=dict(args.client_config))
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    """An argparse type for NAME=VALUE. The value may be empty and may contain further equals signs."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} should look like NAME=VALUE")
+    return name, value
+
+
+def whole_number(minimum: int) -> Any:
+    """An argparse type for whole numbers from `minimum` up."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum} up")
+        return int(text)
+
+    return parse
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def bytes_to_json(data: bytes | None) -> Any:
+    """Text where the bytes are UTF-8, else `{"base64": ...}`; null stays null."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def bytes_from_json(value: Any) -> bytes | None:
+    """The reverse of `bytes_to_json`, except that a value of any other shape becomes its own JSON text.
+
+    Raises `ValueError` if base64 is announced and something else comes.
+    """
+    import json
+
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise ValueError(f"{value['base64']!r} is not base64") from None
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

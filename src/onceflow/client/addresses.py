@@ -1,0 +1,91 @@
+"""Bootstrap addresses: what they look like, and whether anybody answers there.
+
+librdkafka takes nearly any text for an address and then retries for ever in silence. A person who mistyped a
+port wants to know at once, so addresses are checked before a client is made of them, and knocked at before the
+first request.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import NamedTuple
+
+from onceflow.client.problems import ClientError
+from onceflow.errors import ConfigError
+
+__all__ = [
+    "Address",
+    "DEFAULT_BOOTSTRAP",
+    "BOOTSTRAP_VARIABLE",
+    "default_bootstrap",
+    "knock",
+    "parse_bootstrap",
+]
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE = "ONCEFLOW_BOOTSTRAP"
+DEFAULT_PORT = 9092
+KNOCK_TIMEOUT_S = 3.0  # long enough for another continent, short enough for somebody who waits at a prompt
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def default_bootstrap() -> str:
+    """The address used when none is given: from the environment, else a broker on this machine."""
+    return os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+
+
+def parse_bootstrap(text: str) -> list[Address]:
+    """`host[:port][,host[:port]...]`, each with an optional `protocol://` in front, as librdkafka takes them."""
+    return [_parse_one(part.strip(), text) for part in text.split(",")]
+
+
+def _parse_one(part: str, whole: str) -> Address:
+    rest = part.rpartition("://")[2]
+    if rest.startswith("["):  # an IPv6 address stands in brackets because it has colons of its own
+        host, bracket, tail = rest[1:].partition("]")
+        colon, port = tail[:1], tail[1:]
+        well_formed = bool(bracket) and colon in ("", ":")
+    else:
+        host, colon, port = rest.partition(":")
+        well_formed = True
+    if not well_formed or not host or any(c.isspace() or c in "/@" for c in host) or (colon and not port):
+        raise ConfigError(
+            f"{whole!r} is not an address: it should look like HOST:PORT, for example 127.0.0.1:9092"
+        )
+    if not port:
+        return Address(host, DEFAULT_PORT)
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigError(
+            f"{whole!r} is not an address: {port!r} is not a port, which is a number from 1 to 65535"
+        )
+    return Address(host, int(port))
+
+
+def knock(addresses: list[Address], timeout_s: float = KNOCK_TIMEOUT_S) -> Address:
+    """The first address that accepts a connection. Raises `ClientError` with the reasons if none does."""
+    reasons: list[str] = []
+    for address in addresses:
+        try:
+            with socket.create_connection(address, timeout=timeout_s):
+                return address
+        except socket.gaierror:
+            reasons.append(f"{address}: there is no host of this name")
+        except TimeoutError:
+            reasons.append(f"{address}: no answer within {timeout_s:g} s")
+        except ConnectionRefusedError:
+            reasons.append(f"{address}: nobody listens there")
+        except OSError as problem:
+            reasons.append(f"{address}: {(problem.strerror or str(problem)).lower()}")
+        except UnicodeError:  # a label longer than 63 bytes fails in the IDNA codec, before any look-up
+            reasons.append(f"{address}: there is no host of this name")
+    raise ClientError(
+        f"cannot reach a broker at {'; '.join(reasons)}. Is it running? Other address: --bootstrap HOST:PORT"
+    )

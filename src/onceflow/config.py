@@ -1,0 +1,353 @@
+"""Settings under Kafka's names: what a broker and a topic can be told, checked when it is told.
+
+Two tables, `BROKER_SETTINGS` and `TOPIC_SETTINGS`. A topic's value is found in this order, as in Apache Kafka: what the
+topic itself was given, what the broker was given under the setting's `synonym`, the default. `BrokerConfig` and
+`TopicConfig` are the frozen, typed results that the rest of the code reads; nothing else parses a setting.
+
+Settings that only mean something with replicas (`min.insync.replicas`, ...) are accepted and described, so that tools and
+scripts written for Apache Kafka work unchanged; their text says that they have no effect here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from onceflow.errors import ConfigError
+
+__all__ = [
+    "BROKER_SETTINGS",
+    "TOPIC_SETTINGS",
+    "BrokerConfig",
+    "Setting",
+    "Source",
+    "TopicConfig",
+    "Type",
+    "parse_assignments",
+]
+
+LONG_MAX: Final = 2**63 - 1
+INT_MAX: Final = 2**31 - 1
+DAY_MS: Final = 86_400_000
+
+
+class Type(enum.IntEnum):
+    """Config types as DescribeConfigs names them."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Source(enum.IntEnum):
+    """Where a value comes from, as DescribeConfigs names it."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One setting: its name, its type, its default (as text, the form in which Kafka shows it) and what it may be."""
+
+    name: str
+    type: Type
+    default: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    synonym: str = ""
+    """For a topic setting, the broker setting that gives its default."""
+    doc: str = ""
+
+    def parse(self, text: str) -> Any:
+        """The typed value of `text`, or a `ConfigError` that says what is allowed."""
+        text = text.strip()
+        try:
+            value = _PARSERS[self.type](text)
+        except ValueError:
+            raise ConfigError(f"Invalid value {text} for configuration {self.name}: {self._expects()}.") from None
+        words = value if isinstance(value, tuple) else (value,)
+        if self.choices and any(word not in self.choices for word in words):
+            raise ConfigError(f"Invalid value {text} for configuration {self.name}: {self._expects()}.")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            low, high = self._limits()
+            if (low is not None and value < low) or (high is not None and value > high):
+                raise ConfigError(f"Invalid value {text} for configuration {self.name}: {self._expects()}.")
+        return value
+
+    def _limits(self) -> tuple[float | None, float | None]:
+        low, high = self.low, self.high
+        if self.type is Type.INT:
+            return (-INT_MAX - 1 if low is None else low, INT_MAX if high is None else high)
+        if self.type is Type.LONG:
+            return (-LONG_MAX - 1 if low is None else low, LONG_MAX if high is None else high)
+        return low, high
+
+    def _expects(self) -> str:
+        if self.choices:
+            return f"it must be one of {', '.join(self.choices)}"
+        kind = {Type.BOOLEAN: "true or false", Type.DOUBLE: "a number"}.get(self.type, "a whole number")
+        if self.low is not None and self.high is not None:
+            return f"it must be {kind} from {self.low:g} to {self.high:g}"
+        if self.low is not None:
+            return f"it must be {kind} of at least {self.low:g}"
+        return f"it must be {kind}"
+
+
+def _boolean(text: str) -> bool:
+    match text.lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise ValueError(text)
+
+
+_PARSERS: Final[dict[Type, Callable[[str], Any]]] = {
+    Type.BOOLEAN: _boolean,
+    Type.STRING: str,
+    Type.INT: int,
+    Type.SHORT: int,
+    Type.LONG: int,
+    Type.DOUBLE: float,
+    Type.LIST: lambda text: tuple(word.strip() for word in text.split(",") if word.strip()),
+}
+
+_REPLICAS: Final = "Accepted for compatibility; without effect on a single node."
+
+
+def _table(*settings: Setting) -> Mapping[str, Setting]:
+    return MappingProxyType({setting.name: setting for setting in settings})
+
+
+def _s(name: str, type: Type, default: object, doc: str = "", **rest: Any) -> Setting:
+    text = str(default).lower() if isinstance(default, bool) else str(default)
+    return Setting(name=name, type=type, default=text, doc=doc, **rest)
+
+
+TOPIC_SETTINGS: Final = _table(
+    _s("cleanup.policy", Type.LIST, "delete", "What happens to old records: delete, compact, or both.",
+       choices=("delete", "compact"), synonym="log.cleanup.policy"),
+    _s("compression.gzip.level", Type.INT, -1, "Level where the broker compresses with gzip.",
+       low=-1, high=9, synonym="compression.gzip.level"),
+    _s("compression.lz4.level", Type.INT, 9, "Level where the broker compresses with lz4.",
+       low=1, high=17, synonym="compression.lz4.level"),
+    _s("compression.type", Type.STRING, "producer", "Codec of stored batches; `producer` keeps the sender's.",
+       choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), synonym="compression.type"),
+    _s("compression.zstd.level", Type.INT, 3, "Level where the broker compresses with zstd.",
+       low=-131072, high=22, synonym="compression.zstd.level"),
+    _s("delete.retention.ms", Type.LONG, DAY_MS, "How long a tombstone stays readable in a compacted topic.",
+       low=0, synonym="log.cleaner.delete.retention.ms"),
+    _s("file.delete.delay.ms", Type.LONG, 60_000, "Accepted; files are freed at once here.",
+       low=0, synonym="log.segment.delete.delay.ms"),
+    _s("flush.messages", Type.LONG, LONG_MAX, "Accepted; --durability decides about flushing.",
+       low=1, synonym="log.flush.interval.messages"),
+    _s("flush.ms", Type.LONG, LONG_MAX, "Accepted; --durability decides about flushing.",
+       low=0, synonym="log.flush.interval.ms"),
+    _s("index.interval.bytes", Type.INT, 4096, "How many bytes of log lie between two index entries.",
+       low=0, synonym="log.index.interval.bytes"),
+    _s("max.compaction.lag.ms", Type.LONG, LONG_MAX, "A record is compacted at the latest after this time.",
+       low=1, synonym="log.cleaner.max.compaction.lag.ms"),
+    _s("max.message.bytes", Type.INT, 1_048_588, "The largest record batch that is taken.",
+       low=0, synonym="message.max.bytes"),
+    _s("message.timestamp.after.max.ms", Type.LONG, 3_600_000, "How far in the future a timestamp may be.",
+       low=0, synonym="log.message.timestamp.after.max.ms"),
+    _s("message.timestamp.before.max.ms", Type.LONG, LONG_MAX, "How far in the past a timestamp may be.",
+       low=0, synonym="log.message.timestamp.before.max.ms"),
+    _s("message.timestamp.type", Type.STRING, "CreateTime", "Whose clock stamps a record.",
+       choices=("CreateTime", "LogAppendTime"), synonym="log.message.timestamp.type"),
+    _s("min.cleanable.dirty.ratio", Type.DOUBLE, 0.5, "Share of uncompacted bytes from which compaction starts.",
+       low=0, high=1, synonym="log.cleaner.min.cleanable.ratio"),
+    _s("min.compaction.lag.ms", Type.LONG, 0, "A record stays uncompacted at least this long.",
+       low=0, synonym="log.cleaner.min.compaction.lag.ms"),
+    _s("min.insync.replicas", Type.INT, 1, _REPLICAS, low=1, synonym="min.insync.replicas"),
+    _s("preallocate", Type.BOOLEAN, False, "Accepted; segment files grow as they are written.",
+       synonym="log.preallocate"),
+    _s("retention.bytes", Type.LONG, -1, "Size from which the oldest segments of a partition go; -1 for none.",
+       synonym="log.retention.bytes"),
+    _s("retention.ms", Type.LONG, 7 * DAY_MS, "Age from which a segment goes; -1 for never.",
+       low=-1, synonym="log.retention.ms"),
+    _s("segment.bytes", Type.INT, 1_073_741_824, "Size at which a new segment file is started.",
+       low=14, synonym="log.segment.bytes"),
+    _s("segment.index.bytes", Type.INT, 10_485_760, "Size of an index file at which a new segment is started.",
+       low=4, synonym="log.index.size.max.bytes"),
+    _s("segment.jitter.ms", Type.LONG, 0, "Random part of segment.ms.", low=0, synonym="log.roll.jitter.ms"),
+    _s("segment.ms", Type.LONG, 7 * DAY_MS, "Age at which a new segment file is started.",
+       low=1, synonym="log.roll.ms"),
+    _s("unclean.leader.election.enable", Type.BOOLEAN, False, _REPLICAS,
+       synonym="unclean.leader.election.enable"),
+)  # fmt: skip
+
+BROKER_SETTINGS: Final = _table(
+    _s("node.id", Type.INT, 1, "This broker's id in metadata.", low=0),
+    _s("advertised.listeners", Type.STRING, "", "Address told to clients, as PLAINTEXT://HOST:PORT; where a proxy "
+       "or a container stands in between."),
+    _s("num.partitions", Type.INT, 1, "Partitions of a topic that does not say how many.", low=1),
+    _s("default.replication.factor", Type.INT, 1, _REPLICAS, low=1),
+    _s("auto.create.topics.enable", Type.BOOLEAN, True, "Create a topic when a client asks for it."),
+    _s("delete.topic.enable", Type.BOOLEAN, True, "Let clients delete topics."),
+    _s("socket.request.max.bytes", Type.INT, 104_857_600, "The largest request that is read.", low=1),
+    _s("connections.max.idle.ms", Type.LONG, 600_000, "An idle connection is closed after this time."),
+    _s("max.connections", Type.INT, INT_MAX, "Connections beyond this are closed at once.", low=0),
+    _s("fetch.max.bytes", Type.INT, 57_671_680, "The most that one fetch is answered with.", low=1024),
+    _s("producer.id.expiration.ms", Type.INT, DAY_MS, "An idle producer is forgotten after this time.", low=1),
+    _s("log.retention.check.interval.ms", Type.LONG, 300_000, "How often retention is applied.", low=1),
+    _s("log.cleaner.enable", Type.BOOLEAN, True, "Compact topics with cleanup.policy=compact."),
+    _s("log.cleaner.backoff.ms", Type.LONG, 15_000, "How often topics are looked at for compaction.", low=0),
+    _s("log.flush.offset.checkpoint.interval.ms", Type.INT, 60_000, "How often the log is flushed up to a "
+       "checkpoint, from which a restart after a crash begins to check.", low=1),
+    _s("log.retention.hours", Type.INT, 168, "Like log.retention.ms, in hours; the finer unit wins."),
+    _s("log.retention.minutes", Type.INT, "", "Like log.retention.ms, in minutes; the finer unit wins."),
+    _s("log.roll.hours", Type.INT, 168, "Like log.roll.ms, in hours; the finer unit wins.", low=1),
+    *(
+        Setting(name=t.synonym, type=t.type, default="" if t.synonym in ("log.retention.ms", "log.roll.ms")
+                else t.default, low=t.low, high=t.high, choices=t.choices, doc=t.doc)
+        for t in TOPIC_SETTINGS.values()
+    ),
+)  # fmt: skip
+
+# The ids of new producers come from here (KIP-98); Kafka hands them out in blocks as well.
+PRODUCER_ID_BLOCK: Final = 1000
+
+_COARSER: Final = {
+    "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
+    "log.roll.ms": (("log.roll.hours", 3_600_000),),
+}
+
+
+def _known(table: Mapping[str, Setting], name: str, what: str) -> Setting:
+    try:
+        return table[name]
+    except KeyError:
+        near = difflib.get_close_matches(name, table, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"Unknown {what} {name}.{hint}") from None
+
+
+def parse_assignments(pairs: list[str]) -> dict[str, str]:
+    """`["name=value", ...]` of a command line as a mapping."""
+    result = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"Settings are given as name=value, not as {pair!r}.")
+        result[name.strip()] = value.strip()
+    return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicConfig:
+    """What a partition's log and its cleaner go by; one object per distinct set of values, read on the hot path."""
+
+    compact: bool = False
+    delete: bool = True
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    delete_retention_ms: int = DAY_MS
+    index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = LONG_MAX
+    max_message_bytes: int = 1_048_588
+    timestamp_after_max_ms: int = 3_600_000
+    timestamp_before_max_ms: int = LONG_MAX
+    append_time: bool = False
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    retention_bytes: int = -1
+    retention_ms: int = 7 * DAY_MS
+    segment_bytes: int = 1_073_741_824
+    segment_index_bytes: int = 10_485_760
+    segment_jitter_ms: int = 0
+    segment_ms: int = 7 * DAY_MS
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> TopicConfig:
+        """From parsed values, one for each of `TOPIC_SETTINGS`."""
+        return cls(
+            compact="compact" in values["cleanup.policy"],
+            delete="delete" in values["cleanup.policy"],
+            compression_type=values["compression.type"],
+            compression_gzip_level=values["compression.gzip.level"],
+            compression_lz4_level=values["compression.lz4.level"],
+            compression_zstd_level=values["compression.zstd.level"],
+            delete_retention_ms=values["delete.retention.ms"],
+            index_interval_bytes=values["index.interval.bytes"],
+            max_compaction_lag_ms=values["max.compaction.lag.ms"],
+            max_message_bytes=values["max.message.bytes"],
+            timestamp_after_max_ms=values["message.timestamp.after.max.ms"],
+            timestamp_before_max_ms=values["message.timestamp.before.max.ms"],
+            append_time=values["message.timestamp.type"] == "LogAppendTime",
+            min_cleanable_dirty_ratio=values["min.cleanable.dirty.ratio"],
+            min_compaction_lag_ms=values["min.compaction.lag.ms"],
+            retention_bytes=values["retention.bytes"],
+            retention_ms=values["retention.ms"],
+            segment_bytes=values["segment.bytes"],
+            segment_index_bytes=values["segment.index.bytes"],
+            segment_jitter_ms=values["segment.jitter.ms"],
+            segment_ms=values["segment.ms"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerConfig:
+    """A broker's settings: what was given, checked, and defaults for the rest."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Settings as they were given, by name."""
+    fsync: bool = True
+    """An acknowledged write survives loss of power; otherwise it survives the death of the process."""
+
+    def __post_init__(self) -> None:
+        for name, text in self.given.items():
+            _known(BROKER_SETTINGS, name, "setting").parse(text)
+
+    def text(self, name: str) -> str:
+        """The value of a broker setting as text, after synonyms in coarser units."""
+        if name in self.given:
+            return self.given[name]
+        for coarser, unit_ms in _COARSER.get(name, ()):
+            value = self.text(coarser)
+            if value != "":
+                return str(int(value) * unit_ms if int(value) >= 0 else -1)
+        return BROKER_SETTINGS[name].default
+
+    def __getitem__(self, name: str) -> Any:
+        """The typed value of a broker setting."""
+        return BROKER_SETTINGS[name].parse(self.text(name))
+
+    def check_topic(self, overrides: Mapping[str, str | None]) -> None:
+        """Raise `ConfigError` unless every override is a topic setting with a value it can have."""
+        for name, text in overrides.items():
+            setting = _known(TOPIC_SETTINGS, name, "topic config name")
+            if text is None:
+                raise ConfigError(f"Null value not supported for topic configs: {name}.")
+            setting.parse(text)
+
+    def topic_text(self, name: str, overrides: Mapping[str, str]) -> tuple[str, Source]:
+        """A topic's value as text, and where it comes from."""
+        if name in overrides:
+            return overrides[name], Source.TOPIC
+        synonym = TOPIC_SETTINGS[name].synonym
+        names = [synonym, *(coarser for coarser, _ in _COARSER.get(synonym, ()))]
+        source = Source.STATIC_BROKER if any(n in self.given for n in names) else Source.DEFAULT
+        return self.text(synonym), source
+
+    def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
+        return TopicConfig.of(
+            {
+                name: setting.parse(self.topic_text(name, overrides)[0])
+                for name, setting in TOPIC_SETTINGS.items()
+            }
+        )

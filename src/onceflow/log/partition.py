@@ -1,0 +1,488 @@
+"""The log of one topic-partition: append, read, find, flush.
+
+Invariants, always:
+
+    log start  <=  last stable offset  <=  high watermark  <=  log end
+
+- **High watermark: what may be read and what was acknowledged.** Under `fsync` it is the end of what was synced; otherwise it
+  is the log end. No reader is ever shown a record that a crash could take back from under it.
+- **A failed write changes nothing.** Bytes first, then memory: `append` updates the end, the indexes and the producers only after
+  the write returned.
+- **A failed sync is not retried on the same pages**: the kernel may have dropped them and call the next sync a success. The log
+  goes back to the high watermark, on disk and in memory, and takes writes again once that cut itself is synced.
+- Nothing here waits, sleeps or knows of sockets. Slow work is handed out as plain objects (`Flush`, `Checkpoint`) whose `run` may
+  be called from another thread, and whose result is brought back by `complete_...`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from onceflow.clock import Clock
+from onceflow.config import TopicConfig
+from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.log.files import File, FileSystem
+from onceflow.log.producers import ProducerStates
+from onceflow.log.recovery import SNAPSHOT_SUFFIX, Recovered, recover, snapshots
+from onceflow.log.segment import Segment, file_name
+from onceflow.wire.batch import (
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    BatchHeader,
+    assign_offset,
+    read_header,
+    stamp_append_time,
+)
+from onceflow.wire.records import read_records
+
+__all__ = ["Appended", "Checkpoint", "Flush", "PartitionLog", "TimestampedOffset"]
+
+logger = logging.getLogger(__name__)
+
+START_FILE: Final = "log-start-offset"
+LEADER_EPOCH: Final = 0
+"""One node leads every partition, always."""
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+"""Index entries hold offsets relative to the segment in 31 bits."""
+KEPT_SNAPSHOTS: Final = 2
+
+
+class Appended(NamedTuple):
+    base_offset: int
+    append_time_ms: int
+    """The broker's stamp, or -1 where the records keep their own."""
+    repeated: bool
+
+
+class TimestampedOffset(NamedTuple):
+    timestamp: int
+    offset: int
+
+
+NOTHING_FOUND: Final = TimestampedOffset(-1, -1)
+
+
+@dataclass(slots=True)
+class Flush:
+    """Files to sync so that everything up to `end_offset` is on disk."""
+
+    files: FileSystem
+    dirty: list[File]
+    new_names_in: Path | None
+    segment: Segment
+    position: int
+    end_offset: int
+
+    def run(self) -> None:
+        for file in self.dirty:
+            file.sync()
+        if self.new_names_in is not None:
+            self.files.sync_directory(self.new_names_in)
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Everything below `offset` goes to disk, then the snapshot that says so."""
+
+    files: FileSystem
+    directory: Path
+    offset: int
+    segments: list[Segment]
+    indexes: list[File]
+    snapshot: bytes
+
+    def run(self) -> None:
+        try:
+            for segment in self.segments:
+                segment.log.sync()
+            for index in self.indexes:
+                index.sync()
+        finally:
+            for index in self.indexes:
+                index.close()
+        self.files.sync_directory(self.directory)
+        self.files.replace(self.directory / file_name(self.offset, SNAPSHOT_SUFFIX), self.snapshot)
+
+
+class PartitionLog:
+    def __init__(
+        self, files: FileSystem, directory: Path, config: TopicConfig, clock: Clock, *, fsync: bool = True
+    ) -> None:
+        """Open or create the log in `directory`, recovering from whatever is there."""
+        self._files = files
+        self._clock = clock
+        self._fsync = fsync
+        self.directory = directory
+        self.config = config
+        self.closed = False
+        files.make_directory(directory)
+        self.start_offset = self._read_start_offset()
+        self._open()
+
+    def _open(self) -> None:
+        found = recover(
+            self._files, self.directory, self.start_offset, self.config.index_interval_bytes, self._clock.now_ms()
+        )
+        if found.cut_bytes:
+            logger.warning("Cut %d bytes of an unfinished write off the end of %s.", found.cut_bytes, self.directory)
+        self.recovered: Recovered = found
+        self.segments = found.segments
+        self._bases = [segment.base_offset for segment in self.segments]
+        self.active = self.segments[-1]
+        self.producers = found.producers
+        self.end_offset = found.end_offset
+        self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+        self.end_offset = max(self.end_offset, self.start_offset)
+        self._checkpoint_offset = found.checkpoint
+        self._unsaved = [segment for segment in self.segments if segment.base_offset >= found.checkpoint]
+        if self.active not in self._unsaved:
+            self._unsaved.append(self.active)
+        self.wants_checkpoint = found.scanned_bytes > 0
+        self._needs_repair = False
+        self._dirty: list[File] = []
+        self._new_names = False
+        if self._fsync and (found.scanned_bytes or found.cut_bytes or not found.checkpoint):
+            # What was read above the checkpoint may still be in the page cache only; show it when it is safe.
+            for segment in self._unsaved:
+                segment.log.sync()
+            self._files.sync_directory(self.directory)
+        self._set_high_watermark(self.active, self.active.size, self.end_offset)
+
+    # Writing
+
+    def append(self, batch: memoryview, header: BatchHeader) -> Appended:
+        """Write one batch that `validation.accept` let through, or recognise it as a repeat.
+
+        Raises `ProtocolError` for a sequence or epoch that does not fit and `StorageError` when the disk refuses; nothing
+        has changed then.
+        """
+        if header.producer_id != NO_PRODUCER_ID:
+            earlier = self.producers.check(header)
+            if earlier is not None:
+                time = earlier.timestamp if self.config.append_time else NO_TIMESTAMP
+                return Appended(earlier.first_offset, time, True)
+        if self._needs_repair:
+            self._repair()
+        now_ms = self._clock.now_ms()
+        append_time_ms = NO_TIMESTAMP
+        if self.config.append_time:
+            stamp_append_time(batch, now_ms)
+            header = read_header(batch)
+            append_time_ms = now_ms
+        base_offset = self.end_offset
+        last_offset = base_offset + header.last_offset_delta
+        segment = self.active
+        size = len(batch)
+        if segment.log.size and self._is_full(segment, size, last_offset, now_ms):
+            segment = self._roll()
+        assign_offset(batch, base_offset, LEADER_EPOCH)
+        position = segment.log.size
+        if position == 0:
+            segment.first_append_ms = now_ms
+        segment.log.append(batch)
+        # Written: from here on nothing can fail.
+        segment.note(position, size, last_offset, header.max_timestamp, self.config.index_interval_bytes)
+        if header.producer_id != NO_PRODUCER_ID:
+            self.producers.complete(header, base_offset, now_ms)
+        self.end_offset = last_offset + 1
+        if not self._fsync:
+            self._set_high_watermark(segment, position + size, self.end_offset)
+        elif segment.log not in self._dirty:
+            self._dirty.append(segment.log)
+        return Appended(base_offset, append_time_ms, False)
+
+    def _is_full(self, segment: Segment, more_bytes: int, last_offset: int, now_ms: int) -> bool:
+        config = self.config
+        if segment.log.size + more_bytes > config.segment_bytes:
+            return True
+        if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+            return True
+        if segment.offset_index.entry_size * len(segment.offset_index) >= config.segment_index_bytes:
+            return True
+        if segment.first_append_ms is None:
+            segment.first_append_ms = self._first_timestamp(segment, now_ms)
+        age_ms = now_ms - segment.first_append_ms
+        if config.segment_jitter_ms:
+            age_ms += random.Random(segment.base_offset).randrange(config.segment_jitter_ms)
+        return age_ms > config.segment_ms
+
+    @staticmethod
+    def _first_timestamp(segment: Segment, now_ms: int) -> int:
+        """After a restart the age of a segment is that of its first record, as in Kafka."""
+        _, first = next(segment.headers(0, peek=True))
+        return min(first.base_timestamp, now_ms) if first.base_timestamp > 0 else now_ms
+
+    def _roll(self) -> Segment:
+        """Seal the active segment and start the next one at the log end."""
+        segment = Segment(self._files, self.directory, self.end_offset)
+        if segment.size:  # left by an attempt that failed before this one
+            segment.log.truncate(0)
+        segment.start_indexes()
+        self.segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self._unsaved.append(segment)
+        self.active = segment
+        self._new_names = True
+        self.wants_checkpoint = True
+        return segment
+
+    def roll(self) -> None:
+        """Seal the active segment if it holds anything, for retention and compaction, which never touch the active one."""
+        if self.active.size:
+            self._roll()
+
+    # Group commit: under `fsync`, an append counts once a flush that began after it has completed.
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._dirty)
+
+    def begin_flush(self) -> Flush:
+        flush = Flush(
+            self._files,
+            self._dirty,
+            self.directory if self._new_names else None,
+            self.active,
+            self.active.size,
+            self.end_offset,
+        )
+        self._dirty = []
+        self._new_names = False
+        return flush
+
+    def complete_flush(self, flush: Flush) -> None:
+        if not self._needs_repair and flush.end_offset > self.high_watermark:
+            self._set_high_watermark(flush.segment, flush.position, flush.end_offset)
+
+    def fail_flush(self) -> None:
+        """A sync failed: what is above the high watermark is void, and its producers may send it again."""
+        if self.closed:
+            return
+        self._needs_repair = True
+        self._dirty = []
+        try:
+            self._repair()
+        except StorageError as error:
+            logger.warning("%s takes no writes until the disk works again: %s", self.directory, error)
+
+    def _repair(self) -> None:
+        """Go back to the high watermark: cut the files there, sync the cut, and read the producers' state again."""
+        keep = self._hw_segment
+        for offset in snapshots(self._files, self.directory):
+            if offset > self.high_watermark:
+                self._files.remove(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
+        for segment in [s for s in self.segments if s.base_offset > keep.base_offset]:
+            segment.delete()
+            self.segments.remove(segment)
+        for segment in self.segments:
+            segment.close()
+        fresh = self._files.open(keep.log.path)  # the old one remembers that it failed
+        fresh.truncate(self._hw_position)
+        fresh.sync()
+        fresh.close()
+        self._files.sync_directory(self.directory)
+        high_watermark = self.high_watermark
+        self._open()
+        assert self.end_offset == high_watermark
+        logger.warning("%s was cut back to offset %d, the last one on disk.", self.directory, high_watermark)
+
+    def _set_high_watermark(self, segment: Segment, position: int, offset: int) -> None:
+        self.high_watermark = offset
+        self._hw_segment = segment
+        self._hw_position = position
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it no transaction is undecided. Without transactions that is the high watermark."""
+        return self.high_watermark
+
+    # Checkpoints
+
+    def begin_checkpoint(self) -> Checkpoint | None:
+        """What to write so that a restart need not look below the current end; None if there is nothing new."""
+        self.wants_checkpoint = False
+        if self.end_offset == self._checkpoint_offset or self._needs_repair:
+            return None
+        indexes = [file for segment in self._unsaved for file in segment.save_indexes()]
+        return Checkpoint(
+            self._files, self.directory, self.end_offset, list(self._unsaved), indexes, self.producers.to_snapshot()
+        )
+
+    def complete_checkpoint(self, checkpoint: Checkpoint) -> None:
+        if self.closed:
+            return
+        self._checkpoint_offset = checkpoint.offset
+        for segment in checkpoint.segments:
+            if segment is not self.active and segment in self._unsaved:
+                self._unsaved.remove(segment)
+                segment.drop_indexes()
+        for old in snapshots(self._files, self.directory)[:-KEPT_SNAPSHOTS]:
+            self._files.remove(self.directory / file_name(old, SNAPSHOT_SUFFIX))
+
+    def close(self) -> None:
+        """Write a checkpoint and close the files: the next open has nothing to read."""
+        checkpoint = self.begin_checkpoint()
+        try:
+            if checkpoint is not None:
+                checkpoint.run()
+                self.complete_checkpoint(checkpoint)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and write nothing more: the topic was deleted."""
+        self.closed = True
+        for segment in self.segments:
+            segment.close()
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> bytes:
+        """Batches from the one that holds `offset`, up to the high watermark, cut at `max_bytes` wherever that falls.
+
+        With `at_least_one` the first batch comes whole even if it is larger.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise ProtocolError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Offset {offset} is not in {self.start_offset}..{self.end_offset}.",
+            )
+        if offset >= self.high_watermark:
+            return b""
+        for segment, end in self._readable_from(offset):
+            found = segment.locate(offset, end)
+            if found is None:
+                continue
+            position, first = found
+            wanted = min(end - position, max_bytes)
+            if wanted < first.size:
+                if not at_least_one:
+                    return b""
+                wanted = first.size
+            return segment.log.read(position, wanted)
+        return b""
+
+    def bytes_after(self, offset: int) -> int:
+        """About how many bytes a read at `offset` could return; exact enough for a long poll's min_bytes."""
+        if offset >= self.high_watermark:
+            return 0
+        available = 0
+        for segment, end in self._readable_from(offset):
+            if not available:
+                found = segment.locate(offset, end)
+                if found is not None:
+                    available = end - found[0]
+            else:
+                available += end
+        return available
+
+    def _readable_from(self, offset: int) -> list[tuple[Segment, int]]:
+        """Segments from the one that may hold `offset`, each with the position up to which it may be read."""
+        hw_base = self._hw_segment.base_offset
+        at = max(0, bisect_right(self._bases, offset) - 1)
+        readable = []
+        for segment in self.segments[at:]:
+            if segment.base_offset > hw_base:
+                break
+            readable.append((segment, self._hw_position if segment is self._hw_segment else segment.size))
+        return readable
+
+    # Finding by time
+
+    def first_offset_at(self, timestamp: int) -> TimestampedOffset:
+        """The first record with at least this timestamp."""
+        for segment, end in self._readable_from(self.start_offset):
+            if segment.newest[0] < timestamp:
+                continue
+            start = segment.offset_index.position_for(segment.time_index.offset_before(timestamp))
+            for position, header in segment.headers(start, end, peek=True):
+                if header.max_timestamp < timestamp or header.is_control:
+                    continue
+                for record in read_records(segment.log.read(position, header.size)):
+                    if record.timestamp >= timestamp and record.offset >= self.start_offset:
+                        return TimestampedOffset(record.timestamp, record.offset)
+        return NOTHING_FOUND
+
+    def offset_of_newest(self) -> TimestampedOffset:
+        """The record with the largest timestamp; the first of them if there are several."""
+        best = NOTHING_FOUND
+        for segment, end in self._readable_from(self.start_offset):
+            timestamp, offset = segment.newest
+            if timestamp <= best.timestamp or offset < self.start_offset:
+                continue
+            found = segment.locate(offset, end)
+            if found is None:
+                continue
+            for record in read_records(segment.log.read(found[0], found[1].size)):
+                if record.timestamp > best.timestamp:
+                    best = TimestampedOffset(record.timestamp, record.offset)
+        return best
+
+    # Letting go of the old
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def delete_before(self, offset: int) -> None:
+        """Move the log start (DeleteRecords); segments that lie before it entirely are freed."""
+        if offset <= self.start_offset:
+            return
+        if offset > self.high_watermark:
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} is above {self.high_watermark}.")
+        # On disk first: were a removed segment to come back after a crash, this file would still hide it.
+        self._files.replace(self.directory / START_FILE, f"{offset}\n".encode())
+        self.start_offset = offset
+        if offset == self.end_offset:
+            self.roll()
+        self._free_segments()
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Free segments beyond `retention.ms` and `retention.bytes`; returns how many bytes that was."""
+        config = self.config
+        before = self.size
+        if config.delete:
+            offset = self.start_offset
+            size = before
+            for segment, next_base in zip(self.segments, [*self._bases[1:], self.end_offset], strict=True):
+                if segment.size == 0 or next_base > self.high_watermark:
+                    break
+                newest = segment.newest[0]
+                too_old = 0 <= config.retention_ms < now_ms - newest if newest >= 0 else False
+                # The active segment goes by age only: by size there is always one left to write into.
+                too_much = 0 <= config.retention_bytes <= size - segment.size and segment is not self.active
+                if not (too_old or too_much):
+                    break
+                size -= segment.size
+                offset = next_base
+            self.delete_before(offset)
+        return before - self.size
+
+    def _free_segments(self) -> None:
+        while len(self.segments) > 1 and self.segments[1].base_offset <= self.start_offset:
+            segment = self.segments.pop(0)
+            self._bases.pop(0)
+            if segment in self._unsaved:
+                self._unsaved.remove(segment)
+            if segment.log in self._dirty:
+                self._dirty.remove(segment.log)
+            if self._hw_segment is segment:
+                self._set_high_watermark(self.segments[0], 0, self.high_watermark)
+            segment.delete()
+
+    def replace_segments(self, old: list[Segment], new: Segment) -> None:
+        """Put a compacted segment in the place of the ones it was made from (`log.compaction` has committed it)."""
+        at = self.segments.index(old[0])
+        self.segments[at : at + len(old)] = [new]
+        self._bases = [segment.base_offset for segment in self.segments]
+
+    def _read_start_offset(self) -> int:
+        path = self.directory / START_FILE
+        return int(self._files.read_bytes(path)) if self._files.exists(path) else 0
+
+

@@ -1,0 +1,183 @@
+"""One segment: a file of record batches, its two indexes, and finding one's way in it.
+
+Invariants:
+
+- The file is batches back to back, byte for byte as Apache Kafka stores them, from position 0 to `size`. Offsets rise; the
+  first batch starts at or after `base_offset` (after it, where compaction removed records).
+- Only the last segment of a log grows. A sealed one never changes; compaction replaces it as a whole.
+- The indexes may miss entries, never hold a wrong one.
+- Large reads and scans go in pieces: no segment is ever in memory whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from onceflow.errors import CorruptLog
+from onceflow.log.files import Buffer, File, FileSystem
+from onceflow.log.index import OffsetIndex, TimeIndex
+from onceflow.wire.batch import HEADER_SIZE, MAGIC, MIN_LENGTH, NO_TIMESTAMP, BatchHeader, read_header
+
+__all__ = ["Segment", "file_name"]
+
+SCAN_CHUNK: Final = 1 << 20
+LOG_SUFFIX: Final = ".log"
+OFFSET_INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+
+
+def file_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    def __init__(self, files: FileSystem, directory: Path, base_offset: int) -> None:
+        self._files = files
+        self._directory = directory
+        self.base_offset = base_offset
+        self.log: File = files.open(self.path(LOG_SUFFIX))
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._bytes_since_entry = 0
+        self.max_timestamp = NO_TIMESTAMP
+        """Largest timestamp of the batches seen by `note`; `newest` also looks into the index."""
+        self.max_timestamp_offset = -1
+        self.first_append_ms: int | None = None
+
+    @property
+    def size(self) -> int:
+        return self.log.size
+
+    def path(self, suffix: str) -> Path:
+        return self._directory / file_name(self.base_offset, suffix)
+
+    # Writing
+
+    def append(self, batch: Buffer) -> None:
+        """Write the bytes; `note` the batch afterwards."""
+        self.log.append(batch)
+
+    def note(self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int) -> None:
+        """Know of a batch that stands at `position`: the largest timestamp, and now and then an index entry."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_entry > interval:
+            self.offset_index.add(last_offset, position)
+            if self.max_timestamp_offset >= 0:
+                self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size
+
+    def save_indexes(self) -> list[File]:
+        """Bring the index files up to date with what is known; returns them open, for the caller to sync and close."""
+        if self.max_timestamp_offset >= 0:
+            self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
+        saved = []
+        for index, suffix in ((self.offset_index, OFFSET_INDEX_SUFFIX), (self.time_index, TIME_INDEX_SUFFIX)):
+            file = self._files.open(self.path(suffix))
+            saved.append(file)
+            if file.size != index.saved * index.entry_size:
+                file.truncate(0)
+                index.saved = 0
+            file.append(index.to_bytes(index.saved))
+            index.saved = len(index)
+        return saved
+
+    def drop_indexes(self) -> None:
+        """Free the memory of a sealed segment's indexes; they are read again when needed."""
+        self._offset_index = self._time_index = None
+
+    # Finding
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        if self._offset_index is None:
+            self._load_indexes()
+        assert self._offset_index is not None
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def _load_indexes(self) -> None:
+        """From their files, or by reading the whole segment where a file is missing or not an index."""
+        offsets = OffsetIndex.from_bytes(self.base_offset, self._read_if_there(OFFSET_INDEX_SUFFIX))
+        times = TimeIndex.from_bytes(self.base_offset, self._read_if_there(TIME_INDEX_SUFFIX))
+        if offsets is None or times is None:
+            self.rebuild_indexes()
+        else:
+            self._offset_index, self._time_index = offsets, times
+
+    def _read_if_there(self, suffix: str) -> bytes | None:
+        path = self.path(suffix)
+        return self._files.read_bytes(path) if self._files.exists(path) else None
+
+    def rebuild_indexes(self, interval: int = 4096) -> None:
+        self.start_indexes()
+        for position, header in self.headers(0):
+            self.note(position, header.size, header.last_offset, header.max_timestamp, interval)
+
+    def start_indexes(self) -> None:
+        """Empty indexes, for a new segment or one that is about to be read through."""
+        self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+
+    def locate(self, offset: int, end: int) -> tuple[int, BatchHeader] | None:
+        """Position and header of the first batch that ends at or after `offset`, before position `end`."""
+        for position, header in self.headers(self.offset_index.position_for(offset), end, peek=True):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """(largest timestamp, an offset of the batch that has it); (-1, -1) when there is none."""
+        last = self.time_index.last
+        if last is not None and last[0] > self.max_timestamp:
+            return last
+        return self.max_timestamp, self.max_timestamp_offset
+
+    # Reading
+
+    def headers(self, start: int, end: int | None = None, *, peek: bool = False) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch from `start`, a batch boundary; raises `CorruptLog` where there is none.
+
+        `peek` reads header by header, for short walks; otherwise larger pieces are read.
+        """
+        end = self.size if end is None else end
+        position = start
+        piece, piece_at = b"", start
+        while position + HEADER_SIZE <= end:
+            if position + HEADER_SIZE > piece_at + len(piece):
+                want = HEADER_SIZE if peek else SCAN_CHUNK
+                piece, piece_at = self.log.read(position, want), position
+            header = read_header(piece, position - piece_at)
+            if header.magic != MAGIC or header.length < MIN_LENGTH:
+                raise CorruptLog(f"{self.log.path} has no record batch at position {position}.")
+            if position + header.size > end:
+                break
+            yield position, header
+            position += header.size
+        if position != end:
+            raise CorruptLog(f"{self.log.path} ends in the middle of a record batch at position {position}.")
+
+    def batches(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader, bytes]]:
+        """Position, header and bytes of each batch, whole."""
+        for position, header in self.headers(start, end, peek=True):
+            yield position, header, self.log.read(position, header.size)
+
+    def close(self) -> None:
+        self.log.close()
+
+    def delete(self) -> None:
+        self.close()
+        for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._files.remove(self.path(suffix))
+
+

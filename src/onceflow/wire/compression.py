@@ -1,0 +1,297 @@
+"""The four codecs of Kafka, and a limit on what they may unpack to.
+
+A batch of a hundred bytes can claim to hold gigabytes. So whoever unpacks says how much they are ready to
+receive, and nothing beyond `max_bytes` is ever allocated for the result: gzip is read in bounded steps,
+snappy states its size before its data, and lz4 and zstd write into a buffer of ours that grows only up to
+the limit.
+
+What clients really send:
+
+- gzip: one member. RFC 1952 allows several in a row, and Java reads them, so we do.
+- snappy: Java writes the blocks of the `snappy-java` library ("xerial"), librdkafka writes one raw block.
+  Both are read; xerial is written, because every client reads that.
+
+      8 bytes "\\x82SNAPPY\\x00" | int32 version | int32 oldest compatible version
+      | (int32 length, raw snappy block)...
+
+- lz4: the frame format with independent blocks; Java refuses linked ones (KIP-57). Both are read.
+- zstd: frames, with or without the content size in the header.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import cramjam
+
+from onceflow.errors import ConfigError, MalformedMessage
+
+__all__ = ["DECOMPRESSED_BYTES_MAX", "LEVELS", "Codec", "compress", "decompress"]
+
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Default for `max_bytes`: 64 times what `message.max.bytes` lets through packed, and still harmless."""
+
+Bytes = bytes | bytearray | memoryview
+
+
+class Codec(enum.IntEnum):
+    """The compression of a batch, as in the lowest three bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+LEVELS: Final = {
+    Codec.GZIP: range(1, 10),
+    Codec.LZ4: range(1, 18),
+    Codec.ZSTD: range(-131072, 23),
+}
+"""The levels that Kafka's `compression.<codec>.level` settings accept (KIP-390). Snappy has none."""
+
+
+def compress(codec: int, data: Bytes, level: int | None = None) -> bytes:
+    """Pack `data`. Without a level, each codec uses Kafka's default; codecs that have no levels ignore it."""
+    codec = Codec(codec)
+    if level is not None and codec in LEVELS and level not in LEVELS[codec]:
+        levels = LEVELS[codec]
+        raise ConfigError(
+            f"Compression level {level} does not exist for {codec.name.lower()}: "
+            f"choose from {levels.start} to {levels.stop - 1}."
+        )
+    return _COMPRESS[codec](data, level)
+
+
+def decompress(codec: int, data: Bytes, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """Unpack `data`, or raise `MalformedMessage` if it is corrupt or unpacks to more than `max_bytes`.
+
+    Data that are not packed are returned as they are, whatever their size: they cannot grow.
+    """
+    unpack = _DECOMPRESS.get(codec)
+    if unpack is None:
+        raise MalformedMessage(f"There is no compression codec {codec}; Kafka has 0 to 4.")
+    return unpack(data, max_bytes)
+
+
+def _too_large(codec: Codec, max_bytes: int) -> MalformedMessage:
+    return MalformedMessage(f"The {codec.name.lower()} data unpack to more than {max_bytes} bytes.")
+
+
+def _corrupt(codec: Codec, reason: object) -> MalformedMessage:
+    return MalformedMessage(f"The {codec.name.lower()} data are corrupt: {reason}.")
+
+
+# --- none
+
+
+def _copy(data: Bytes, _: int | None) -> bytes:
+    return bytes(data)
+
+
+# --- gzip
+
+_GZIP_WBITS: Final = 16 + zlib.MAX_WBITS
+_GZIP_STEP: Final = 16 * 1024
+"""Input per step. zlib copies whatever follows a member, so handing it all of a megabyte that consists of
+50,000 empty members would copy the rest 50,000 times."""
+
+
+def _gzip_compress(data: Bytes, level: int | None) -> bytes:
+    packer = zlib.compressobj(
+        zlib.Z_DEFAULT_COMPRESSION if level is None else level, zlib.DEFLATED, _GZIP_WBITS
+    )
+    return packer.compress(data) + packer.flush()
+
+
+def _gzip_decompress(data: Bytes, max_bytes: int) -> bytes:
+    view = memoryview(data)
+    parts: list[bytes] = []
+    room = max_bytes
+    at = 0
+    member = zlib.decompressobj(_GZIP_WBITS)
+    while at < len(view):
+        step = view[at : at + _GZIP_STEP]
+        try:
+            # One byte more than there is room for: if it comes, the limit is broken and not much allocated.
+            part = member.decompress(step, room + 1)
+        except zlib.error as error:
+            raise _corrupt(Codec.GZIP, error) from None
+        room -= len(part)
+        if room < 0:
+            raise _too_large(Codec.GZIP, max_bytes)
+        parts.append(part)
+        at += len(step) - len(member.unused_data)
+        if member.eof and at < len(view):
+            member = zlib.decompressobj(_GZIP_WBITS)
+    if not member.eof:
+        raise _corrupt(Codec.GZIP, "they end in the middle")
+    return b"".join(parts)
+
+
+# --- snappy
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_MAGIC_AS_LENGTH: Final = int.from_bytes(_XERIAL_MAGIC[:4], "big", signed=True)
+_XERIAL_VERSIONS: Final = struct.pack(">ii", 1, 1)
+_XERIAL_HEADER_SIZE: Final = 16
+_XERIAL_BLOCK: Final = 32 * 1024
+"""Unpacked bytes per block; the size that Java's clients use."""
+_INT32: Final = struct.Struct(">i")
+
+
+def _snappy_compress(data: Bytes, _: int | None) -> bytes:
+    view = memoryview(data)
+    parts = [_XERIAL_MAGIC, _XERIAL_VERSIONS]
+    for at in range(0, len(view), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(view[at : at + _XERIAL_BLOCK]))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _snappy_decompress(data: Bytes, max_bytes: int) -> bytes:
+    view = memoryview(data)
+    # The versions are not looked at: there is only one format, and some clients swap their bytes.
+    is_xerial = bytes(view[:8]) == _XERIAL_MAGIC and len(view) >= _XERIAL_HEADER_SIZE
+    parts: list[bytes] = []
+    room = max_bytes
+    for block in _xerial_blocks(view) if is_xerial else (view,):
+        try:
+            room -= cramjam.snappy.decompress_raw_len(block)
+            if room < 0:
+                raise _too_large(Codec.SNAPPY, max_bytes)
+            parts.append(bytes(cramjam.snappy.decompress_raw(block)))
+        except cramjam.DecompressionError as error:
+            raise _corrupt(Codec.SNAPPY, error) from None
+    return b"".join(parts)
+
+
+def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
+    at, end = _XERIAL_HEADER_SIZE, len(view)
+    while at < end:
+        if end - at < _INT32.size:
+            raise _corrupt(Codec.SNAPPY, "they end in the middle of a block's length")
+        (length,) = _INT32.unpack_from(view, at)
+        if length == _XERIAL_MAGIC_AS_LENGTH:
+            # A second stream behind the first: another header begins where a length should be.
+            at += _XERIAL_HEADER_SIZE
+            continue
+        at += _INT32.size
+        if not 0 < length <= end - at:
+            raise _corrupt(Codec.SNAPPY, f"a block of {length} bytes is announced and {end - at} are left")
+        yield view[at : at + length]
+        at += length
+
+
+# --- lz4 and zstd
+
+_LZ4_LEVEL: Final = 1
+"""The fast compressor: what Kafka runs at its nominal default level of 9; the real 9 is the slow one."""
+_ZSTD_LEVEL: Final = 3
+
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_CONTENT_SIZE_BIT: Final = 0x08
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+
+_FIRST_GUESS_BYTES: Final = 64 * 1024
+_BELIEVED_RATIO: Final = 256
+"""How far a claimed size is believed before any of it was seen."""
+
+
+def _lz4_compress(data: Bytes, level: int | None) -> bytes:
+    packer = cramjam.lz4.Compressor(
+        level=_LZ4_LEVEL if level is None else level, content_checksum=False, block_linked=False
+    )
+    packer.compress(data)
+    return bytes(packer.finish())
+
+
+def _zstd_compress(data: Bytes, level: int | None) -> bytes:
+    return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL if level is None else level))
+
+
+def _lz4_decompress(data: Bytes, max_bytes: int) -> bytes:
+    return _decompress_into(Codec.LZ4, cramjam.lz4.decompress_into, data, _lz4_claim(data), max_bytes)
+
+
+def _zstd_decompress(data: Bytes, max_bytes: int) -> bytes:
+    return _decompress_into(Codec.ZSTD, cramjam.zstd.decompress_into, data, _zstd_claim(data), max_bytes)
+
+
+def _decompress_into(
+    codec: Codec,
+    unpack: Callable[[Bytes, bytearray], int],
+    data: Bytes,
+    claimed: int | None,
+    max_bytes: int,
+) -> bytes:
+    if claimed is not None and claimed > max_bytes:
+        raise _too_large(codec, max_bytes)
+    for size in _buffer_sizes(len(data), claimed, max_bytes):
+        buffer = bytearray(size)
+        try:
+            length = unpack(data, buffer)
+        except cramjam.DecompressionError as error:
+            # A full buffer and corrupt data differ in the wording only, and wording may change with the next
+            # release of the library: so both are tried again with more room, and the last failure counts.
+            failure = error
+        else:
+            return bytes(memoryview(buffer)[:length])
+    raise MalformedMessage(
+        f"The {codec.name.lower()} data are corrupt or unpack to more than {max_bytes} bytes: {failure}."
+    )
+
+
+def _buffer_sizes(length: int, claimed: int | None, max_bytes: int) -> Iterator[int]:
+    """Growing sizes up to `max_bytes`. A claim is where to begin: it may be a lie, or more frames follow."""
+    if claimed is None:
+        size = max(_FIRST_GUESS_BYTES, 4 * length)
+    else:
+        size = max(1, min(claimed, _BELIEVED_RATIO * length))
+    while size < max_bytes:
+        yield size
+        size = max(_FIRST_GUESS_BYTES, 8 * size)
+    yield max_bytes
+
+
+def _lz4_claim(data: Bytes) -> int | None:
+    """The content size in the header of the first frame, which is optional and behind two bytes of flags."""
+    if len(data) < 14 or data[:4] != _LZ4_MAGIC or not data[4] & _LZ4_CONTENT_SIZE_BIT:
+        return None
+    return int.from_bytes(data[6:14], "little")
+
+
+def _zstd_claim(data: Bytes) -> int | None:
+    """The content size in the header of the first frame (RFC 8878, 3.1.1.1)."""
+    if len(data) < 6 or data[:4] != _ZSTD_MAGIC:
+        return None
+    descriptor = data[4]
+    is_single_segment = bool(descriptor & 0x20)
+    size_of_dictionary_id = (0, 1, 2, 4)[descriptor & 0x03]
+    size_of_claim = (1 if is_single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    at = 5 + (0 if is_single_segment else 1) + size_of_dictionary_id
+    if size_of_claim == 0 or len(data) < at + size_of_claim:
+        return None
+    claimed = int.from_bytes(data[at : at + size_of_claim], "little")
+    return claimed + 256 if size_of_claim == 2 else claimed
+
+
+_COMPRESS: Final[dict[Codec, Callable[[Bytes, int | None], bytes]]] = {
+    Codec.NONE: _copy,
+    Codec.GZIP: _gzip_compress,
+    Codec.SNAPPY: _snappy_compress,
+    Codec.LZ4: _lz4_compress,
+    Codec.ZSTD: _zstd_compress,
+}
+_DECOMPRESS: Final[dict[int, Callable[[Bytes, int], bytes]]] = {
+    Codec.NONE: _copy,
+    Codec.GZIP: _gzip_decompress,
+    Codec.SNAPPY: _snappy_decompress,
+    Codec.LZ4: _lz4_decompress,
+    Codec.ZSTD: _zstd_decompress,
+}

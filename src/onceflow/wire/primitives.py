@@ -1,0 +1,91 @@
+"""What the source that `codegen` writes calls: numbers of variable length, unknown tagged fields, uuids, and the
+sentences with which input is refused."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from typing import Final, NoReturn
+
+from onceflow.errors import MalformedMessage
+from onceflow.wire.schema import Buffer
+
+__all__ = [
+    "ZERO_UUID",
+    "read_varint",
+    "refuse",
+    "refuse_null",
+    "refuse_tag",
+    "skip_tags",
+    "to_uuid",
+    "varint",
+]
+
+
+def refuse(what: str, length: int, left: int) -> NoReturn:
+    if length < 0:
+        raise MalformedMessage(f"{what} has the negative length {length}.")
+    raise MalformedMessage(f"{what} claims a length of {length}, which {left} remaining bytes cannot hold.")
+
+
+def refuse_null(what: str) -> NoReturn:
+    raise MalformedMessage(f"{what} is null, which this version does not allow.")
+
+
+def refuse_tag(what: str, claimed: int, read: int) -> NoReturn:
+    raise MalformedMessage(f"The tagged field {what} claims {claimed} bytes and has {read}.")
+
+
+def read_varint(data: Buffer, at: int) -> tuple[int, int]:
+    """An unsigned number of up to 32 bits, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 28:
+            raise MalformedMessage("A variable-length number has more than five bytes.")
+    if value > 0xFFFFFFFF:
+        raise MalformedMessage(f"The variable-length number {value} has more than 32 bits.")
+    return value, at
+
+
+def _make_varint(value: int) -> bytes:
+    made = bytearray()
+    while value > 0x7F:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
+_VARINTS: Final = tuple(map(_make_varint, range(2048)))
+"""Lengths are mostly small."""
+
+
+def varint(value: int) -> bytes:
+    return _VARINTS[value] if value < 2048 else _make_varint(value)
+
+
+def skip_tags(data: Buffer, at: int, end: int) -> int:
+    """Where a tagged section ends of which we know no field. Each takes two bytes or more, so it does end."""
+    count, at = read_varint(data, at)
+    for _ in range(count):
+        _, at = read_varint(data, at)
+        size, at = read_varint(data, at)
+        if size > end - at:
+            refuse("A tagged field", size, end - at)
+        at += size
+    return at
+
+
+@functools.lru_cache(maxsize=1024)
+def to_uuid(raw: bytes) -> uuid.UUID | None:
+    """Cached: making a UUID takes longer than reading the rest of a partition, and topics are few."""
+    return uuid.UUID(bytes=raw) if any(raw) else None
+
+
+ZERO_UUID: Final = bytes(16)

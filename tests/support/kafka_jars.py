@@ -1,0 +1,139 @@
+"""The jars of Apache Kafka, from the package registry into `.cache/`, and the Java that runs them.
+
+Apache Kafka is the reference that the conformance tests and the benchmarks hold our broker against. The resolver of `jgo`
+is pure Python, so neither Maven nor a Kafka distribution is needed. Two invariants:
+
+- The folder `.cache/kafka-<version>` exists only when it is complete: jars arrive in a staging folder, each is checked
+  (a jar is a zip, every entry has a CRC), and one rename publishes them. An interrupted download leaves nothing behind
+  that a later run would trust.
+- One process downloads at a time (`flock`); the others wait for it and find the jars.
+
+`python -m tests.support.kafka_jars` fetches them ahead of time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["KAFKA_VERSION", "JarsMissing", "JavaMissing", "classpath", "java"]
+
+KAFKA_VERSION = "4.3.1"
+ARTIFACTS = (
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    # Kafka logs through SLF4J and its jars bring no back end; this one writes to stderr and needs no configuration file.
+    ("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+JAVA_MIN = 17
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache"
+JARS = CACHE / f"kafka-{KAFKA_VERSION}"
+
+
+class JavaMissing(RuntimeError):
+    """There is no Java, or it is too old."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"Java {JAVA_MIN} or newer is needed for the tests against Apache Kafka ({found}); install a JDK, "
+            "for example `apt-get install openjdk-17-jdk-headless`, or point JAVA_HOME at one."
+        )
+
+
+class JarsMissing(RuntimeError):
+    """The jars could not be fetched."""
+
+
+@functools.cache
+def java() -> str:
+    """The `java` to run Kafka with: that of JAVA_HOME, else the one on the path."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=os.path.join(home, "bin")) if home else None
+    executable = found or shutil.which("java")
+    if executable is None:
+        raise JavaMissing("there is no `java` on the path")
+    version = _major_version(executable)
+    if version < JAVA_MIN:
+        raise JavaMissing(f"{executable} is version {version}" if version else f"{executable} does not run")
+    return executable
+
+
+def _major_version(executable: str) -> int:
+    """17 for `openjdk version "17.0.15"`, 8 for `java version "1.8.0_402"`, 0 for something that is no Java."""
+    printed = subprocess.run([executable, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(?:1\.)?(\d+)', printed)
+    return int(match[1]) if match else 0
+
+
+def classpath() -> str:
+    """A class path with everything Apache Kafka's server, clients and tools need; the first call may download it."""
+    if not JARS.is_dir():
+        with _only_one_process():
+            if not JARS.is_dir():
+                _fetch()
+    return f"{JARS}{os.sep}*"
+
+
+@contextmanager
+def _only_one_process() -> Iterator[None]:
+    CACHE.mkdir(exist_ok=True)
+    with open(CACHE / f"{JARS.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch() -> None:
+    from jgo.maven import Dependency, MavenContext, PythonResolver
+
+    staging = CACHE / f"{JARS.name}.partial"
+    shutil.rmtree(staging, ignore_errors=True)
+    jars = staging / "jars"
+    jars.mkdir(parents=True)
+    print(f"Fetching the jars of Apache Kafka {KAFKA_VERSION} into {JARS} (once, half a minute) ...", file=sys.stderr, flush=True)
+    # A repository folder of our own: jgo writes downloads in place and trusts whatever it finds, so a file that another
+    # interrupted run left in the shared ~/.m2 would be taken for a jar.
+    context = MavenContext(resolver=PythonResolver(), repo_cache=staging / "repository", timeout=60)
+    try:
+        wanted = [
+            Dependency(context.project(group, name).at_version(version).artifact(), "compile")
+            for group, name, version in ARTIFACTS
+        ]
+        inputs, transitive = context.resolver.resolve(wanted)
+        for dependency in [*inputs, *transitive]:
+            _check(dependency.artifact.resolve()).rename(jars / dependency.artifact.filename)
+    except (OSError, RuntimeError) as error:
+        raise JarsMissing(
+            f"The jars of Apache Kafka {KAFKA_VERSION} could not be fetched ({error}); nothing was kept, "
+            "run `python -m tests.support.kafka_jars` again when the package registry is reachable."
+        ) from error
+    jars.rename(JARS)
+    shutil.rmtree(staging)
+
+
+def _check(jar: Path) -> Path:
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            damaged = archive.testzip()
+    except zipfile.BadZipFile as error:
+        raise OSError(f"{jar.name} is not a jar: {error}") from error
+    if damaged is not None:
+        raise OSError(f"{jar.name} arrived damaged at {damaged}")
+    return jar
+
+
+if __name__ == "__main__":
+    try:
+        java()
+        print(classpath())
+    except (JavaMissing, JarsMissing) as error:
+        sys.exit(str(error))
