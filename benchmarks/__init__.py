@@ -1,1 +1,1 @@
-"""Onceflow's broker beside Apache Kafka: same machine, same clients, one run. See README.md in this folder."""
+"""Onceflow's broker beside Apache Kafka: same machine, same clients, one run. See README.md."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 class Bench:
     """What a measure is given: brokers to start, topics to fill, and a place for its samples."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, console: Console) -> None:
         self.plan = plan
         self.results = Results()
         self._round = 0
@@ -40,6 +42,7 @@ class Bench:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            console=console,
         )
         self._task = self._progress.add_task("", total=None)
 
@@ -54,8 +57,11 @@ class Bench:
         ]
         with self._progress:
             self._progress.update(self._task, total=len(turns))
-            for number, measure, flavour in turns:
-                self._turn(number, measure, flavour)
+            try:
+                for number, measure, flavour in turns:
+                    self._turn(number, measure, flavour)
+            except KeyboardInterrupt:
+                self.results.failures.append("the rest: interrupted")
         return self.results
 
     def _turn(self, number: int, measure: Measure, flavour: Flavour) -> None:
@@ -66,7 +72,9 @@ class Bench:
             measure.run(self, flavour)
         except Exception as error:  # one broken measure must not cost the other nineteen minutes
             self.results.failures.append(f"{where}: {error}")
-            self._progress.console.print(f"[red]{where}: not measured[/]\n{error}", highlight=False)
+            self._progress.console.print(
+                f"[red]{where}: not measured[/]\n{escape(str(error))}", highlight=False
+            )
         self._progress.advance(self._task)
 
     @contextmanager

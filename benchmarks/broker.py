@@ -1,4 +1,4 @@
-"""`python -m benchmarks.broker`: measure both brokers, print the table, write results.json, results.md and results.png."""
+"""Measure both brokers, print the table, and write it with the raw numbers and a plot into a folder."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from benchmarks.bench import Bench
 from benchmarks.brokers import KAFKA, ONCEFLOW
-from benchmarks.environment import environment
+from benchmarks.environment import OtherLoad, environment
 from benchmarks.measures import MEASURES
 from benchmarks.plan import FULL, QUICK
 from benchmarks.plot import save_plot
 from benchmarks.report import as_json, as_markdown, print_table
+
+PIPED_WIDTH = 200  # of the table when it goes to a file: nobody there to fold it for
 
 
 def main() -> int:
@@ -26,21 +29,26 @@ def main() -> int:
     if arguments.partitions:
         plan = replace(plan, partitions=arguments.partitions)
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
     facts = environment(plan)
     for name, fact in facts.items():
         console.print(f"{name:>20}: {fact}", highlight=False)
 
     measures = [measure for name, measure in MEASURES.items() if name in arguments.only]
-    results = Bench(plan).run(measures, arguments.brokers)
+    others = OtherLoad()
+    results = Bench(plan, console).run(measures, arguments.brokers)
 
+    facts["other load meanwhile"] = str(others)
     print_table(results, console)
+    console.print(f"Busy with something else meanwhile: {facts['other load meanwhile']}.", highlight=False)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "results.json").write_text(as_json(results, facts, plan))
     (arguments.out / "results.md").write_text(as_markdown(results, facts))
     save_plot(results, arguments.out / "results.png")
     console.print(f"Written to {arguments.out}: results.json, results.md, results.png")
     for failure in results.failures:
-        console.print(f"[red]Not measured:[/] {failure}", highlight=False)
+        console.print(f"[red]Not measured:[/] {escape(failure)}", highlight=False)
     # A missed target is a result; only what could not be measured is an error.
     return 1 if results.failures else 0
 

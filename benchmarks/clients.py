@@ -12,13 +12,13 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-
 from tests.support.kafka_jars import classpath, java
 
 CLIENT_SECONDS_MAX = 300
 JAVA_HEAP = "-Xmx512M"  # what kafka-producer-perf-test.sh gives it
 CONSUMER_SOURCE = Path(__file__).with_name("AssignedConsumerPerformance.java")
 ROOT = Path(__file__).resolve().parents[1]
+QUIET = {"log_level": 3}  # errors only: librdkafka writes past the progress bar
 
 SUMMARY = re.compile(
     r"^(?P<records>\d+) records sent, (?P<rate>[\d.]+) records/sec .*?"
@@ -27,7 +27,7 @@ SUMMARY = re.compile(
 )
 
 
-class ClientFailed(RuntimeError):
+class ClientError(RuntimeError):
     """A client ended with an error, or did not do what it was asked to."""
 
 
@@ -43,7 +43,7 @@ class Produced:
 def producer_performance(
     bootstrap: str, topic: str, *, records: int, size: int, throughput: int = -1, **properties: object
 ) -> Produced:
-    """Kafka's own load generator; its clock starts after the JVM and the producer did. Properties with _ for the dots."""
+    """Kafka's own load generator, its clock started after the producer. Properties have _ for the dots."""
     settings = [f"{name.replace('_', '.')}={value}" for name, value in properties.items()]
     output = _run(
         *(java(), JAVA_HEAP, "-cp", classpath(), "org.apache.kafka.tools.ProducerPerformance"),
@@ -53,7 +53,7 @@ def producer_performance(
     # The last line sums up; those before it are five-second windows without percentiles.
     found = list(SUMMARY.finditer(output))
     if not found or int(found[-1]["records"]) != records:
-        raise ClientFailed(f"ProducerPerformance did not send {records} records:\n{_tail(output)}")
+        raise ClientError(f"ProducerPerformance did not send {records} records:\n{_tail(output)}")
     return Produced(*(float(found[-1][name]) for name in ("rate", "p50", "p99")))
 
 
@@ -64,14 +64,14 @@ def java_consumer(bootstrap: str, topic: str, *, records: int) -> float:
 
 
 def confluent_produce(bootstrap: str, topic: str, *, records: int, size: int, idempotent: bool) -> float:
-    """Records per second of librdkafka's producer under Python."""
+    """Records per second of librdkafka's producer."""
     return _rate(
         _confluent("produce", bootstrap, topic=topic, records=records, size=size, idempotent=idempotent)
     )
 
 
 def confluent_consume(bootstrap: str, topic: str, *, records: int = 0, tail: int = 0) -> float:
-    """Records per second of librdkafka's consumer under Python: all of a topic, or the tail of its partition 0."""
+    """Records per second of librdkafka's consumer: all of a topic, or the tail of its partition 0."""
     return _rate(_confluent("consume", bootstrap, topic=topic, records=records, tail=tail))
 
 
@@ -84,13 +84,13 @@ def confluent_latency(
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
 
 
 def count_records(bootstrap: str, topic: str) -> int:
     """How many records the log holds, by the offsets at both ends."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "benchmark"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "benchmark", **QUIET})
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         ends = [consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30) for p in partitions]
@@ -103,11 +103,12 @@ def _confluent(command: str, bootstrap: str, **options: object) -> dict[str, Any
     output = _run(
         sys.executable, "-m", "benchmarks.confluent_client", command, bootstrap, json.dumps(options)
     )
-    return json.loads(output.splitlines()[-1])
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
 
 
 def _rate(result: dict[str, Any]) -> float:
-    return result["records"] / result["seconds"]
+    return float(result["records"] / result["seconds"])
 
 
 def _run(*command: object) -> str:
@@ -117,9 +118,9 @@ def _run(*command: object) -> str:
             arguments, cwd=ROOT, capture_output=True, text=True, timeout=CLIENT_SECONDS_MAX, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise ClientFailed(f"{_name(arguments)} was not done after {CLIENT_SECONDS_MAX} s") from error
+        raise ClientError(f"{_name(arguments)} was not done after {CLIENT_SECONDS_MAX} s") from error
     if done.returncode != 0:
-        raise ClientFailed(
+        raise ClientError(
             f"{_name(arguments)} ended with {done.returncode}:\n{_tail(done.stdout + done.stderr)}"
         )
     return done.stdout

@@ -1,7 +1,7 @@
-"""The load of confluent-kafka (librdkafka), as a process of its own: `python -m benchmarks.confluent_client COMMAND ...`.
+"""The load of confluent-kafka: `python -m benchmarks.confluent_client COMMAND BOOTSTRAP OPTIONS`.
 
-A process, because the Java clients are one too: the progress bar and the memory sampler of the benchmark then share no
-interpreter lock with the client. Each command prints one JSON object; its clock starts once the client is connected.
+A process of its own, as the Java clients are: the progress bar and the memory sampler of the benchmark share
+no interpreter lock with it. A command prints one JSON object; its clock starts once the client is connected.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 SILENCE_SECONDS_MAX = 30.0
 CONSUME_BATCH = 10_000
+WARM_UP_SECONDS = 2  # of latency: connections, the producer id, and the JVM's compiler
 
 
 def produce(bootstrap: str, *, topic: str, records: int, size: int, idempotent: bool) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def produce(bootstrap: str, *, topic: str, records: int, size: int, idempotent: 
 
 
 def latency(bootstrap: str, *, topic: str, rate: int, seconds: int, size: int) -> dict[str, Any]:
-    """Send at an even rate without lingering; the time from produce() to the delivery callback of each record."""
+    """Send at an even rate without lingering; the times from produce() to the delivery callback."""
     failures: list[str] = []
     producer = _producer(bootstrap, True, failures, **{"linger.ms": 0, "socket.nagle.disable": True})
     producer.list_topics(topic, timeout=30)
@@ -60,7 +62,7 @@ def latency(bootstrap: str, *, topic: str, rate: int, seconds: int, size: int) -
 
     poller = threading.Thread(target=serve_callbacks)
     poller.start()
-    warm_up = rate  # one second of it: connections, first batch, producer id
+    warm_up = rate * WARM_UP_SECONDS
     try:
         begin = time.perf_counter()
         for number in range(warm_up + rate * seconds):
@@ -97,6 +99,9 @@ def consume(bootstrap: str, *, topic: str, records: int, tail: int = 0) -> dict[
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
+            # By default librdkafka rests for a second whenever 100,000 records wait for the application:
+            # at 100 B that would be most of what is measured.
+            "fetch.queue.backoff.ms": 1,
         }
     )
     try:
@@ -122,7 +127,7 @@ def _read(consumer: Consumer, wanted: int) -> int:
         for message in batch:
             if message.error() is not None:
                 raise SystemExit(f"consumer: {message.error()}")
-            size += len(message.value())
+            size += len(message.value() or b"")
         records += len(batch)
         if batch:
             last = time.monotonic()
@@ -148,13 +153,21 @@ def _producer(bootstrap: str, idempotent: bool, failures: list[str], **more: Any
     )
 
 
+Command = Callable[..., dict[str, Any]]
+COMMANDS: dict[str, Command] = {
+    "produce": produce,
+    "latency": latency,
+    "consume": consume,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.confluent_client")
-    parser.add_argument("command", choices=["produce", "latency", "consume"])
+    parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("bootstrap")
     parser.add_argument("options", help="the keyword arguments of the command, as JSON")
     arguments = parser.parse_args()
-    command = {"produce": produce, "latency": latency, "consume": consume}[arguments.command]
+    command = COMMANDS[arguments.command]
     json.dump(command(arguments.bootstrap, **json.loads(arguments.options)), sys.stdout)
 
 

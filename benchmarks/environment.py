@@ -5,21 +5,30 @@ from __future__ import annotations
 import os
 import platform
 import re
+import resource
 import subprocess
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import confluent_kafka
 import psutil
+from tests.support.kafka_jars import KAFKA_VERSION, java
 
 from benchmarks.brokers import KAFKA_HEAP_MB
 from benchmarks.clients import JAVA_HEAP, ROOT
 from benchmarks.plan import Plan
-from tests.support.kafka_jars import KAFKA_VERSION, java
+
+DEFAULTS = "acks=all, else its defaults"
+TUNED = "fetch.queue.backoff.ms=1 (no 1 s rests)"
 
 
 def environment(plan: Plan) -> dict[str, str]:
     """Facts by name, ready to print."""
+    heap = f"-Xmx{KAFKA_HEAP_MB}m -Xms{KAFKA_HEAP_MB}m"
+    librdkafka, _ = confluent_kafka.libversion()
+    confluent = f"confluent-kafka {confluent_kafka.version()}, librdkafka {librdkafka}"
+    ours = f"{_version('onceflow')}, commit {_commit()}, uvloop {_version('uvloop')}"
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores",
         "memory": f"{psutil.virtual_memory().total / 1e9:.0f} GB",
@@ -27,14 +36,37 @@ def environment(plan: Plan) -> dict[str, str]:
         "load before the run": " ".join(f"{load:.2f}" for load in os.getloadavg()),
         "Python": platform.python_version(),
         "Java": _java_version(),
-        "Onceflow": f"{_version('onceflow')}, commit {_commit()}, uvloop {_version('uvloop')}, --durability os",
-        "Apache Kafka": f"{KAFKA_VERSION}, KRaft, one process, heap -Xmx{KAFKA_HEAP_MB}m -Xms{KAFKA_HEAP_MB}m",
-        "Java client": f"kafka-clients {KAFKA_VERSION}, {JAVA_HEAP}, its defaults (batch.size 16384, linger.ms 5), acks=all",
-        "confluent-kafka": f"{confluent_kafka.version()}, librdkafka {confluent_kafka.libversion()[0]}, "
-        "its defaults (linger.ms 5), acks=all",
-        "topics": f"{plan.partitions} partitions, no compression; one where the log grows and for latency",
-        "rounds": f"{plan.rounds}, brokers taking turns; medians; growth {plan.growth_rounds}",
+        "Onceflow": f"{ours}, --durability os",
+        "Apache Kafka": f"{KAFKA_VERSION}, KRaft, one process, its start script's JVM options, {heap}",
+        "java": f"kafka-clients {KAFKA_VERSION}, {JAVA_HEAP}, {DEFAULTS} (batch.size 16384, linger.ms 5)",
+        "confluent": f"{confluent}, {DEFAULTS} but {TUNED}",
+        "topics": f"{plan.partitions} partitions, no compression; 1 where the log grows and for latency",
+        "rounds": f"{plan.rounds}, brokers taking turns, medians; growth {plan.growth_rounds}",
     }
+
+
+class OtherLoad:
+    """How many cores were busy with something other than this benchmark since this was made.
+
+    Above a few hundredths the machine was not ours alone: rates come out low and their ranges wide.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._before = _busy_elsewhere_seconds()
+
+    def __str__(self) -> str:
+        cores = (_busy_elsewhere_seconds() - self._before) / (time.monotonic() - self._since)
+        return f"{max(cores, 0.0):.2f} of {os.cpu_count()} cores"
+
+
+def _busy_elsewhere_seconds() -> float:
+    """CPU time of the machine, what its host took included, less ours and our ended children's."""
+    machine = psutil.cpu_times()
+    # The kernel counts the time of guests under user time as well.
+    busy = sum(machine) - machine.idle - machine.iowait - machine.guest - machine.guest_nice
+    ours = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return float(busy - sum(each.ru_utime + each.ru_stime for each in ours))
 
 
 def _processor() -> str:

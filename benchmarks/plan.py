@@ -23,7 +23,7 @@ class Plan:
     """Starts per round, for the start-up time."""
 
     warm_up_records: int = 200_000
-    """Of 1 KB, before produce, consume and latency: a JVM that has not compiled its hot path yet is no fair opponent."""
+    """Of 1 KB, before most measures: a JVM that has not compiled its hot path is no fair opponent."""
 
     java_small: int = 5_000_000
     java_large: int = 1_000_000
@@ -59,15 +59,15 @@ FULL = Plan()
 QUICK = replace(
     FULL,
     rounds=1,
-    starts=2,
-    warm_up_records=50_000,
-    java_small=500_000,
-    java_large=100_000,
-    confluent_small=200_000,
+    starts=1,
+    warm_up_records=30_000,
+    java_small=300_000,
+    java_large=60_000,
+    confluent_small=150_000,
     confluent_large=50_000,
-    memory_records=200_000,
+    memory_records=100_000,
     idle_seconds=1.0,
-    latency_seconds=3,
+    latency_seconds=2,
     growth_marks=(100_000, 1_000_000),
     growth_probe=200_000,
     growth_tail_reads=3,

@@ -8,18 +8,22 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 
-import matplotlib.pyplot as plt  # noqa: E402  (the backend has to be chosen first)
-from matplotlib.axes import Axes  # noqa: E402
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 
-from benchmarks.results import Comparison, Results, cpu  # noqa: E402
+from benchmarks.results import Case, Comparison, Results, cpu
 
 COLOURS = {True: "tab:green", False: "tab:red", None: "tab:blue"}
 
 
 def save_plot(results: Results, path: Path) -> None:
-    rows = list(results.rows())
+    rows = [row for row in results.rows() if not _is_growth(row[0])]
     bars = [(case.title, rate) for case, rate, _ in rows if rate.ratio]
-    bars += [(f"{case.title}: broker CPU", cpu_time) for case, _, cpu_time in rows if cpu_time.ratio]
+    bars += [
+        (f"{case.title}: broker CPU", cpu_time)
+        for case, _, cpu_time in rows
+        if cpu_time.ratio and not _is_growth(case)
+    ]
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(15, 2 + 0.24 * max(len(bars), 12)), width_ratios=(3, 2), layout="constrained"
     )
@@ -27,6 +31,11 @@ def save_plot(results: Results, path: Path) -> None:
     _draw_growth(right, results)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _is_growth(case: Case) -> bool:
+    """Drawn on the right, as curves."""
+    return case.key.startswith("growth/")
 
 
 def _draw_ratios(axes: Axes, bars: list[tuple[str, Comparison]]) -> None:
@@ -44,7 +53,7 @@ def _draw_ratios(axes: Axes, bars: list[tuple[str, Comparison]]) -> None:
             axes.plot([comparison.target.ratio] * 2, [place - 0.4, place + 0.4], color="black", linewidth=2)
     axes.set_yticks(range(len(bars)), [title for title, _ in bars], fontsize=7)
     axes.xaxis.set_major_formatter("{x:g}x")
-    axes.margins(x=0.15)
+    axes.margins(x=0.15, y=0.01)
     axes.invert_yaxis()
 
 

@@ -15,8 +15,8 @@ from benchmarks.results import Case, Comparison, Results, cpu
 
 HEADINGS = ("", "Apache Kafka", "Onceflow", "ratio", "target", "CPU Kafka", "CPU Onceflow", "ratio", "target")
 NOTE = (
-    "Ratios are ours over Kafka's, by medians; their range over the rounds is in brackets. CPU is broker seconds per "
-    "million records. MB are 10^6 bytes of record values."
+    "Ratios are ours over Kafka's, by medians; their range over the rounds is in brackets. "
+    "CPU is broker seconds per million records. MB are 10^6 bytes of record values."
 )
 
 
@@ -41,14 +41,7 @@ def print_table(results: Results, console: Console) -> None:
     for number, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="right" if number else "left")
     for row in cells(results):
-        table.add_row(
-            *(
-                text.replace("not met", "[red]not met[/]").replace(" met", " [green]met[/]")
-                if "not" not in text
-                else text.replace("not met", "[red]not met[/]")
-                for text in row
-            )
-        )
+        table.add_row(*map(_coloured, row))
     console.print(table)
     console.print(NOTE, highlight=False)
     for line in _growth_lines(results):
@@ -149,3 +142,10 @@ def _target(comparison: Comparison) -> str:
 
 def _markdown_row(texts: tuple[str, ...]) -> str:
     return "| " + " | ".join(texts) + " |"
+
+
+def _coloured(text: str) -> str:
+    for verdict, colour in ((" not met", "red"), (" met", "green")):
+        if text.endswith(verdict):
+            return f"{text.removesuffix(verdict)}[{colour}]{verdict}[/]"
+    return text

@@ -1,7 +1,7 @@
 """What was measured: cases, samples, and the comparison that comes of them.
 
-A case is one row of the table. Every round adds a sample for each broker; the comparison takes medians, and the ratio's
-range over the rounds tells how much of it is noise.
+A case is one row of the table. Every round adds a sample for each broker; the comparison takes medians, and
+the ratio's range over the rounds tells how much of it is noise.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ class Case:
     cpu_target: Target | None = None
     kafka_key: str = ""
     """The case whose Apache Kafka samples this one is compared with; its own if empty."""
-
-    higher_is_better: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kio.schema.index import api_key_map, schema_name_map
 
@@ -86,6 +87,10 @@ PYTHON_TYPES = {
 NULL_BY_DEFAULT = {"string", "bytes", "records"}
 """A nullable field of these kinds for which Kafka names no default gets None. Kafka's own classes would take
 an empty value, but whoever leaves an error message or a config value out means that there is none."""
+
+
+LOST_NULL_DEFAULTS = {("ConsumerGroupHeartbeatRequest", "topic_partitions")}
+"""Arrays of structs whose default in Kafka's schemas is null; kio keeps no default for such a field."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,20 +169,21 @@ def plain(value: object) -> object:
         return value // datetime.timedelta(milliseconds=1)
     if isinstance(value, bool) or value is None:
         return value
-    for base in (int, float, str, bytes):
-        if isinstance(value, base):
-            return base(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, (float, str, bytes)):
+        return value
     raise TypeError(f"no plain form of the default {value!r}")
 
 
 def versioned_field(declared: dataclasses.Field[object]) -> VersionedField:
     arguments = typing.get_args(declared.type)
     nullable = type(None) in arguments
-    inner = next(a for a in arguments if a is not type(None)) if nullable else declared.type
+    inner: Any = next(a for a in arguments if a is not type(None)) if nullable else declared.type
     is_array = typing.get_origin(inner) is tuple
     element = typing.get_args(inner)[0] if is_array else inner
     is_message = dataclasses.is_dataclass(element)
-    kafka_type = declared.metadata.get("kafka_type")
+    kafka_type = declared.metadata.get("kafka_type", "")
     kind = element.__name__ if is_message else KINDS.get(kafka_type, kafka_type)
 
     default: object = declared.default
@@ -223,13 +229,13 @@ def wire_order(orders: list[list[str]]) -> list[str]:
     return result
 
 
-def merge_field(name: str, found: dict[int, VersionedField], last: int) -> MergedField:
+def merge_field(owner: str, name: str, found: dict[int, VersionedField], last: int) -> MergedField:
     shapes = {(entry.kind, entry.is_array, entry.tag, entry.default) for entry in found.values()}
     if len(shapes) != 1:
         raise ValueError(f"{name} changes between versions: {shapes}")
     first = next(iter(found.values()))
     nullable = [version for version, entry in found.items() if entry.nullable]
-    default = first.default
+    default = None if (owner, name) in LOST_NULL_DEFAULTS else first.default
     if default is dataclasses.MISSING and nullable and not first.is_array and first.kind in NULL_BY_DEFAULT:
         default = None
     empty = {"string": "", "bytes": b"", "float64": 0.0, "bool": False}.get(first.kind, 0)
@@ -278,7 +284,8 @@ def merge_side(api: str, versions: list[int], side: str) -> tuple[list[MergedCla
         MergedClass(
             name=name,
             fields=tuple(
-                merge_field(field, fields[name][field], versions[-1]) for field in wire_order(orders[name])
+                merge_field(name, field, fields[name][field], versions[-1])
+                for field in wire_order(orders[name])
             ),
         )
         for name in wire_order(class_orders)
@@ -428,7 +435,15 @@ def _load(module: str, name: str) -> type[Message]:
 
 def formatted(source: str) -> str:
     ruff = Path(sys.executable).with_name("ruff")
-    command = [ruff, "format", "--line-length", str(LINE_LENGTH), "--stdin-filename", TARGET / "x.py", "-"]
+    command: list[str | Path] = [
+        ruff,
+        "format",
+        "--line-length",
+        str(LINE_LENGTH),
+        "--stdin-filename",
+        TARGET / "x.py",
+        "-",
+    ]
     return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
 
 

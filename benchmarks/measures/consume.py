@@ -1,4 +1,4 @@
-"""Consume: records per second of a whole topic, read by assigned consumers, the data still in the page cache."""
+"""Consume: records per second of a whole topic, by assigned consumers, from the page cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Produce latency at a modest, even rate of 1 KB records: no lingering, acks=all, from send to acknowledgement."""
+"""Produce latency at a modest, even rate of 1 KB records: no lingering, acks=all, send to acknowledgement."""
 
 from __future__ import annotations
 
@@ -37,5 +37,4 @@ def _case(client: str, percentile: str) -> Case:
         key=f"latency/{client}/{percentile}",
         title=f"produce latency {percentile}, {client}",
         unit="ms",
-        higher_is_better=False,
     )

@@ -8,10 +8,8 @@ from benchmarks.plan import LARGE
 from benchmarks.results import Case
 from benchmarks.targets import MEMORY
 
-IDLE = Case(key="memory/idle", title="memory, idle", unit="MB", target=MEMORY, higher_is_better=False)
-PEAK = Case(
-    key="memory/peak", title="memory, peak under produce", unit="MB", target=MEMORY, higher_is_better=False
-)
+IDLE = Case(key="memory/idle", title="memory, idle", unit="MB", target=MEMORY)
+PEAK = Case(key="memory/peak", title="memory, peak under produce", unit="MB", target=MEMORY)
 
 
 def run(bench: Bench, flavour: Flavour) -> None:

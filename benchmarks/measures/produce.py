@@ -1,4 +1,4 @@
-"""Produce: records per second at two sizes, with and without idempotence, from Java and from librdkafka; acks=all.
+"""Produce: records per second at two sizes, idempotent or not, from Java and from librdkafka; acks=all.
 
 Afterwards the log is asked how many records it holds: a rate of records that did not arrive would be no rate.
 """
@@ -22,11 +22,11 @@ def run(bench: Bench, flavour: Flavour) -> None:
 
 
 def run_fsync(bench: Bench, flavour: Flavour) -> None:
-    """Ours with every acknowledged write on disk, beside Kafka, which leaves that to the kernel: labelled, no target."""
+    """Ours with each acknowledged write on disk, beside Kafka, which leaves that to the kernel; no target."""
     beside = case("java", LARGE, True)
     fsync = Case(
         key=f"{beside.key}/fsync",
-        title=f"{beside.title}; ours with fsync, Kafka without",
+        title=f"{beside.title}; fsync, Kafka without",
         unit=beside.unit,
         record_bytes=LARGE,
         kafka_key=beside.key,
@@ -70,5 +70,5 @@ def measure(
     stored = clients.count_records(broker.bootstrap, topic)
     # Without idempotence a retry may write twice; it may never lose.
     if stored != records and (idempotent or stored < records):
-        raise clients.ClientFailed(f"{case.title}: {records} records acknowledged, {stored} in the log")
+        raise clients.ClientError(f"{case.title}: {records} records acknowledged, {stored} in the log")
     bench.record(case, flavour, rate, usage.cpu_seconds / records * 1e6)

@@ -1,6 +1,6 @@
-"""Start-up: from the spawn of the process to the first Metadata answer that names a broker, on an empty folder.
+"""Start-up: from the spawn of the process to the first Metadata answer that names a broker.
 
-Formatting Kafka's storage is left out.
+The folder is empty; formatting Kafka's storage is left out.
 """
 
 from benchmarks.bench import Bench
@@ -8,7 +8,7 @@ from benchmarks.brokers import Flavour
 from benchmarks.results import Case
 from benchmarks.targets import START_UP
 
-CASE = Case(key="startup", title="start-up", unit="s", target=START_UP, higher_is_better=False)
+CASE = Case(key="startup", title="start-up", unit="s", target=START_UP)
 
 
 def run(bench: Bench, flavour: Flavour) -> None:

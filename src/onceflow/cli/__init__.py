@@ -57,7 +57,7 @@ class Command(Protocol):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaint is one sentence: the usage is a `--help` away and does not bury the mistake."""
+    """A parser whose complaint is one sentence: usage is a `--help` away and does not bury the mistake."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")

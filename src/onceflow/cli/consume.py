@@ -1,9 +1,9 @@
 """`onceflow consume`: print what is in a topic.
 
-Reads by assignment, so it needs no consumer group and leaves no trace. Without `--follow` it stops at the end
-as it was when it started. That end is an offset, not a count: the last offsets of a partition may be
-transaction markers, which are never handed out, so a partition is done at the last record before its end, at the
-first one behind it, *or* at librdkafka's end-of-partition event, whichever comes first.
+Reads by assignment, so it needs no consumer group and leaves no trace. Without `--follow` it stops at the
+end as it was when it started. That end is an offset, not a count: the last offsets of a partition may be
+transaction markers, which are never handed out, so a partition is done at the last record before its end,
+at the first one behind it, *or* at librdkafka's end-of-partition event, whichever comes first.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ examples:
   onceflow consume orders --from 2026-01-31T12:00:00Z   without a time zone: local time
   onceflow consume orders --partition 2 --from 1000 --json | jq -r .value
 
-With --json, keys, values and headers that are not UTF-8 are {"base64": ...}; timestamps are milliseconds since
-1970; a header that occurs several times has a list.
+With --json, keys, values and headers that are not UTF-8 are {"base64": ...}; timestamps are milliseconds
+since 1970; a header that occurs several times has a list.
 """
 
 BATCH = 500
@@ -224,7 +224,7 @@ class Reader:
                     return
             if None not in ends.values() and time.monotonic() - heard_at > STALLED_S:
                 raise ClientError(
-                    f"{self._settings.bootstrap} stopped answering before the end of {self._topic!r} was reached"
+                    f"{self._settings.bootstrap} fell silent before the end of {self._topic!r} was reached"
                     + (f": {self._overheard.last}" if self._overheard.last else "")
                 )
 

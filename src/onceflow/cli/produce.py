@@ -1,7 +1,8 @@
 """`onceflow produce`: lines in, messages out, and an honest count at the end.
 
-Reading a line and sending it are apart: `LineFormat` turns a line into a `Message` or refuses it, `Sender` hands
-messages to librdkafka and counts what came back. A message counts as acknowledged only when the broker said so.
+Reading a line and sending it are apart: `LineFormat` turns a line into a `Message` or refuses it, `Sender`
+hands messages to librdkafka and counts what came back. A message counts as acknowledged only when the
+broker said so.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ examples:
   onceflow produce orders --null-value NULL --key-separator :     a line k:NULL deletes k in a compacted topic
   onceflow consume orders --json | onceflow produce copy --json   keys, headers and partitions included
 
-A line of --json is {"key": ..., "value": ..., "headers": {...}, "partition": ..., "timestamp": ...}; everything
-but the value may be left out. Bytes that are not text are {"base64": ...}, null is null, a header that occurs
-several times has a list, and numbers and objects are sent as their JSON text.
+A line of --json is {"key": ..., "value": ..., "headers": {...}, "partition": ..., "timestamp": ...};
+everything but the value may be left out. Bytes that are not text are {"base64": ...}, null is null, a
+header that occurs several times has a list, and numbers and objects are sent as their JSON text.
 
 The exit code is 0 only if the broker acknowledged every message.
 """
@@ -192,7 +193,7 @@ class Sender:
                 return
 
     def finish(self, timeout_s: float | None = None) -> None:
-        """Waits until each message is acknowledged or given up; after `timeout_s` the open ones count as failed."""
+        """Waits until all are acknowledged or given up; what is open after `timeout_s` counts as failed."""
         left = self._producer.flush(timeout_s) if timeout_s is not None else self._producer.flush()
         if left:
             self.tally.failed["interrupted before an answer came"] += left
@@ -235,8 +236,8 @@ def add_parser(subparsers: Any) -> None:
     sending.add_argument(
         "--idempotent",
         action=argparse.BooleanOptionalAction,
-        help="no duplicates when a lost acknowledgement makes the client send again (the default, unless --acks "
-        "is 0 or 1)",
+        help="no duplicates when a lost acknowledgement makes the client send again (the default, "
+        "unless --acks is 0 or 1)",
     )
     sending.add_argument(
         "--timeout",
@@ -284,7 +285,7 @@ def run(args: argparse.Namespace) -> int:
 def _line_format(args: argparse.Namespace) -> LineFormat:
     if args.json and (args.key_separator is not None or args.null_value is not None):
         raise ConfigError(
-            "with --json each line says what is key and what is null: leave out --key-separator and --null-value"
+            "with --json each line says what is key and null: leave out --key-separator and --null-value"
         )
     if args.key_separator == "":
         raise ConfigError("--key-separator is empty: there would be no end of the key")

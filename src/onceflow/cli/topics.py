@@ -44,8 +44,8 @@ def add_parser(subparsers: Any) -> None:
     describing = actions.add_parser(
         "describe",
         help="partitions, offsets and settings",
-        description="Show the partitions, offsets and settings of topics; of all topics, if none is named. The "
-        "number of records is an estimate: with transactions or compaction there are fewer than the offsets suggest.",
+        description="Show the partitions, offsets and settings of topics; of all topics, if none is named. "
+        "The number of records is an estimate: transactions and compaction leave gaps between the offsets.",
     )
     describing.add_argument("topics", metavar="TOPIC", nargs="*")
     describing.add_argument(

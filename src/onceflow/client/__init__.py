@@ -5,6 +5,6 @@
     problems     librdkafka's errors as sentences
     admin        topics: list, describe, create, delete
 
-Nothing here knows our broker's classes: the same code runs against an Apache Kafka cluster. confluent_kafka is
-slow to import, so functions that need it import it themselves.
+Nothing here knows our broker's classes: the same code runs against an Apache Kafka cluster. confluent_kafka
+is slow to import, so functions that need it import it themselves.
 """

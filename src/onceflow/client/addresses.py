@@ -1,8 +1,8 @@
 """Bootstrap addresses: what they look like, and whether anybody answers there.
 
-librdkafka takes nearly any text for an address and then retries for ever in silence. A person who mistyped a
-port wants to know at once, so addresses are checked before a client is made of them, and knocked at before the
-first request.
+librdkafka takes nearly any text for an address and then retries for ever in silence. A person who mistyped
+a port wants to know at once, so addresses are checked before a client is made of them, and knocked at
+before the first request.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def default_bootstrap() -> str:
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """`host[:port][,host[:port]...]`, each with an optional `protocol://` in front, as librdkafka takes them."""
+    """`host[:port][,host[:port]...]`, each perhaps with `protocol://` in front, as librdkafka takes them."""
     return [_parse_one(part.strip(), text) for part in text.split(",")]
 
 

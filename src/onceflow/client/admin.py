@@ -63,7 +63,7 @@ class TopicDescription:
 
 
 class Admin:
-    """A connection for questions about topics. Raises `ClientError` at once if nobody listens at the address."""
+    """A connection for questions about topics. Raises `ClientError` at once if nobody listens there."""
 
     def __init__(self, settings: ClientSettings) -> None:
         from confluent_kafka.admin import AdminClient
@@ -99,7 +99,7 @@ class Admin:
             time.sleep(0.1)
 
     def describe(self, names: Iterable[str]) -> list[TopicDescription]:
-        """Everything about these topics, in the order asked. Raises `TopicMissingError` if one is not there."""
+        """Everything about these topics, in this order. Raises `TopicMissingError` if one is not there."""
         topics = [self.topic(name) for name in names]
         if not topics:
             return []
@@ -193,7 +193,7 @@ class Admin:
     def offsets_at(
         self, at: Iterable[tuple[str, int]], timestamp_ms: int
     ) -> dict[tuple[str, int], int | None]:
-        """Per (topic, partition) the first offset with this timestamp or a later one; None if there is none."""
+        """Per (topic, partition) the first offset of this time or later; None if there is none."""
 
         found = self._list_offsets(
             list(at), _api().OffsetSpec.for_timestamp(timestamp_ms), read_committed=False
@@ -227,7 +227,7 @@ class Admin:
             self._client.poll(0)  # this is what delivers the reasons
             reason = self._overheard.last or describe(problem.args[0])
             raise ClientError(
-                f"somebody listens at {self._settings.bootstrap}, but does not answer as a Kafka broker: {reason}"
+                f"somebody listens at {self._settings.bootstrap}, but not a Kafka broker it seems: {reason}"
             ) from None
 
     def _ids(self, topics: list[Topic]) -> dict[str, Any]:

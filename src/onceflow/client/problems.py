@@ -17,9 +17,7 @@ class ClientError(OnceflowError):
 
 def describe(error: Any) -> str:
     """A `KafkaError` in one line: the broker's own words if it sent any, without librdkafka's prefixes."""
-    text = str(error.str())
-    for prefix in ("Broker: ", "Local: "):
-        text = text.removeprefix(prefix)
+    text = str(error.str()).replace("Broker: ", "").replace("Local: ", "")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
@@ -50,7 +48,8 @@ def configured() -> Iterator[None]:
 class Overheard:
     """An `error_cb` that remembers.
 
-    librdkafka says here why a connection failed and nowhere else: the call that waits only says that it timed out.
+    librdkafka says here why a connection failed and nowhere else: the call that waits only says that it
+    timed out.
     """
 
     def __init__(self) -> None:

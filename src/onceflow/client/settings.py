@@ -16,7 +16,7 @@ class ClientSettings:
     """Where to connect and how."""
 
     bootstrap: str
-    """`HOST:PORT`, several with commas between. Checked, so that a typing error is an error, not a retry loop."""
+    """`HOST:PORT`, several with commas between. Checked: a typing error is an error, not a retry loop."""
 
     extra: Mapping[str, str] = field(default_factory=dict)
     """Further librdkafka settings, security mostly. They win over our defaults, not over what we rely on."""

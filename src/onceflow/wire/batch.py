@@ -81,7 +81,7 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on a header
 
     @property
     def size(self) -> int:

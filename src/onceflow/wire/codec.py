@@ -4,8 +4,9 @@ Invariants:
 
 - What comes from a peer either decodes or raises `MalformedMessage`; nothing else escapes.
 - Time and memory are bounded by the length of the input, whatever it claims (`codegen` says how).
-- Encoding trusts its caller: a value of the wrong type or range is a bug and raises ValueError. So does, in both
-  directions, a version that the message does not have: the broker compares versions before it reads a body.
+- Encoding trusts its caller: a value of the wrong type or range is a bug and raises ValueError. So does, in
+  both directions, a version that the message does not have: the broker compares versions before it reads a
+  body.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """Writes, for a message class and a version, the Python source that reads or writes it, and compiles it.
 
-The loop over fields and the questions (flexible? nullable? in this version?) are answered once, here; the source
-has none of them left. Neighbouring fields of fixed size become one `struct` call, and the byte of an empty tagged
-section is read and written along with the numbers before it.
+The loop over fields and the questions (flexible? nullable? in this version?) are answered once, here; the
+source has none of them left. Neighbouring fields of fixed size become one `struct` call, and the byte of an
+empty tagged section is read and written along with the numbers before it.
 
 Invariants of the readers:
 
-- A length is compared with the bytes left before anything is allocated for it, and an array's count with the
-  bytes left divided by the least size of an element. That is never zero: `compile_reader` refuses such a schema.
-- A slice never stands for a check, for slicing past the end shortens silently. Reading a byte or a `struct` past
-  the end raises IndexError or struct.error; `codec` turns these into the message that the input is cut short.
+- A length is compared with the bytes left before anything is allocated for it, and an array's count with
+  the bytes left divided by the least size of an element. That is never zero: `compile_reader` refuses such
+  a schema.
+- A slice never stands for a check, for slicing past the end shortens silently. Reading a byte or a `struct`
+  past the end raises IndexError or struct.error; `codec` turns these into the message that the input is cut
+  short.
 """
 
 from __future__ import annotations
@@ -417,7 +419,7 @@ def _write_tags(source: _Source, version: int, tagged: list[Field]) -> None:
         return
     source.add("tags = []")
     for field in tagged:
-        with source.block(f"if {_differs(source, f'm.{field.name}', field, version)}:"):
+        with source.block(f"if {_differs(f'm.{field.name}', field, version)}:"):
             source.add("parts = []")
             _write_value(source, field, version, True, "parts.append")
             source.add(f'tags.append(({primitives.varint(field.tag or 0)!r}, b"".join(parts)))')
@@ -426,16 +428,15 @@ def _write_tags(source: _Source, version: int, tagged: list[Field]) -> None:
         source.add("put(tag)", "put(varint(len(piece)))", "put(piece)")
 
 
-def _differs(source: _Source, value: str, field: Field, version: int) -> str:
+def _differs(value: str, field: Field, version: int) -> str:
     """An expression: is this field other than its default? None is the default where null is not allowed."""
     if field.is_array:
         test = f"{value} is not None" if field.default is None else f"{value} != []"
     elif not isinstance(field.kind, str):
         if field.default is None:
             return f"{value} is not None"
-        inner = [
-            _differs(source, f"{value}.{part.name}", part, version) for part in _split(field.kind, version)[0]
-        ]
+        untagged, tagged, _ = _split(field.kind, version)
+        inner = [_differs(f"{value}.{part.name}", part, version) for part in (*untagged, *tagged)]
         test = f"({' or '.join(inner)})" if inner else "False"
     else:
         test = f"{value} is not None" if field.default is None else f"{value} != {field.default!r}"

@@ -207,7 +207,7 @@ def _lz4_compress(data: Bytes, level: int | None) -> bytes:
     packer = cramjam.lz4.Compressor(
         level=_LZ4_LEVEL if level is None else level, content_checksum=False, block_linked=False
     )
-    packer.compress(data)
+    packer.compress(bytes(data))  # unlike the functions of the library, this takes nothing else
     return bytes(packer.finish())
 
 

@@ -1,5 +1,6 @@
-"""What the source that `codegen` writes calls: numbers of variable length, unknown tagged fields, uuids, and the
-sentences with which input is refused."""
+"""What the source that `codegen` writes calls: numbers of variable length, unknown tagged fields, uuids, and
+the sentences with which input is refused.
+"""
 
 from __future__ import annotations
 

@@ -4,16 +4,17 @@
         topic_id: UUID | None = field("uuid", "10+")
         name: str | None = field("string", "0+", null="10+", default=None)
 
-- One class serves all versions of a message: it has every field that any version has, in wire order. A field
-  that a version lacks keeps its default when that version is read, and is left out when it is written.
+- One class serves all versions of a message: it has every field that any version has, in wire order. A
+  field that a version lacks keeps its default when that version is read, and is left out when it is
+  written.
 - Every field has a default, and no two messages share a mutable one.
 - `"10+"` means from version 10, `"3-5"` from 3 to 5; `null` is the range in which the field may be null. A
   field with a `tag` travels in the tagged section (KIP-482), only when it differs from its default.
-- Kinds: `int8 int16 int32 int64 uint16 uint32 float64 bool uuid string bytes records`, another message class,
-  or a list holding one of these for an array. The all-zero uuid is None.
+- Kinds: `int8 int16 int32 int64 uint16 uint32 float64 bool uuid string bytes records`, another message
+  class, or a list holding one of these for an array. The all-zero uuid is None.
 
-Not `@dataclass`: that compiles its methods at import, for some two hundred classes of which a run uses a few.
-Here a class costs microseconds, and its `__init__` is compiled at its first call.
+Not `@dataclass`: that compiles its methods at import, for some two hundred classes of which a run uses a
+few. Here a class costs microseconds, and its `__init__` is compiled at its first call.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexib
     subscribed_topic_names: list[str] | None = field(["string"], "0+", null="0+", default=None)
     subscribed_topic_regex: str | None = field("string", "1+", null="1+", default=None)
     server_assignor: str | None = field("string", "0+", null="0+", default=None)
-    topic_partitions: list[TopicPartitions] | None = field([TopicPartitions], "0+", null="0+")
+    topic_partitions: list[TopicPartitions] | None = field([TopicPartitions], "0+", null="0+", default=None)
 
 
 class Assignment(Message, flexible=0):

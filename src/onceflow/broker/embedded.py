@@ -1,0 +1,152 @@
+"""A broker for programs and tests: started with a `with`, in a process of its own.
+
+It is the same broker as `onceflow broker`; a program that dies takes it along (it watches its standard input, which the
+system closes), and what it had acknowledged is in `data_dir` for the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal
+
+from onceflow.errors import BrokerStartError
+
+__all__ = ["Broker"]
+
+READY: Final = "onceflow broker ready on "
+STOP_S: Final = 15.0
+
+
+class Broker:
+    """A broker in a process of its own.
+
+    with onceflow.Broker(data_dir="data") as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+    Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names. A broker can be started again on
+    the same data after `stop` or `kill`, and keeps its port.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        durability: Literal["fsync", "os"] = "fsync",
+        settings: Mapping[str, str | int | bool] | None = None,
+        start_timeout: float = 30.0,
+    ) -> None:
+        self._temporary = data_dir is None
+        self.data_dir = Path(tempfile.mkdtemp(prefix="onceflow-") if data_dir is None else data_dir)
+        self._host, self._port = host, port
+        self._durability = durability
+        self._settings = dict(settings or {})
+        self._start_timeout = start_timeout
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """The address for `bootstrap.servers`."""
+        if self._process is None:
+            raise BrokerStartError("The broker is not running; use it in a with statement, or call start().")
+        return f"{self._host}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise BrokerStartError("The broker is not running; use it in a with statement, or call start().")
+        return self._process.pid
+
+    @property
+    def log_file(self) -> Path:
+        """What the broker reports, warnings and worse."""
+        return self.data_dir / "broker.log"
+
+    def start(self) -> Broker:
+        if self._process is not None:
+            raise BrokerStartError("The broker is running already.")
+        command = [sys.executable, "-m", "onceflow", "broker"]
+        command += ["--listen", f"{self._host}:{self._port}", "--data", str(self.data_dir)]
+        command += ["--durability", self._durability, "--stop-with-stdin"]
+        for name, value in self._settings.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            command += ["--set", f"{name}={text}"]
+        # What it reports goes to a file: a pipe that nobody reads would stop it once it is full.
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            log = open(self.log_file, "w")
+        except OSError as error:
+            raise BrokerStartError(f"Data directory {self.data_dir} cannot be used: {error.strerror}.") from error
+        with log:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            line = self._first_line(process)
+        except BaseException:
+            _end(process, signal.SIGKILL)
+            raise
+        self._port = int(line.rpartition(":")[2])
+        self._process = process
+        return self
+
+    def _first_line(self, process: subprocess.Popen[str]) -> str:
+        """Wait until the broker says that it is ready; its complaint becomes our error."""
+        assert process.stdout is not None
+        deadline = time.monotonic() + self._start_timeout
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise BrokerStartError(f"The broker was not ready after {self._start_timeout:g} s.")
+        line = process.stdout.readline()
+        if not line.startswith(READY):
+            process.wait(STOP_S)
+            complaint = self.log_file.read_text().strip().rpartition("\n")[2]
+            raise BrokerStartError(complaint.removeprefix("onceflow: ") or "The broker ended before it was ready.")
+        return line.strip()
+
+    def stop(self) -> None:
+        """Stop cleanly; everything acknowledged stays in `data_dir`."""
+        self._finish(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as `kill -9` does, for tests of recovery."""
+        self._finish(signal.SIGKILL)
+
+    def _finish(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            _end(process, number)
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+
+def _end(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()

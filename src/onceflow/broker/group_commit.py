@@ -1,0 +1,99 @@
+"""Group commit: many writers share one round of fsync.
+
+While a round runs in the disk thread, appends go on and gather; when it ends, everything it covered is acknowledged and the
+next round starts with all that came meanwhile. The more load, the more writes share a round.
+
+There is one disk thread, and checkpoints use it too: two syncs of one file at the same time could each be told half the
+truth about an error (the kernel reports a lost page once).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from onceflow.broker.partition import Partition
+from onceflow.errors import ErrorCode, StorageError
+from onceflow.log.partition import Checkpoint, Flush
+
+__all__ = ["GroupCommit"]
+
+logger = logging.getLogger(__name__)
+
+
+def _outcomes(jobs: list[Flush]) -> list[StorageError | None]:
+    """Runs in the disk thread."""
+    return [_outcome(job.run) for job in jobs]
+
+
+def _outcome(run: Callable[[], None]) -> StorageError | None:
+    try:
+        run()
+    except StorageError as error:
+        return error
+    return None
+
+
+class GroupCommit:
+    def __init__(self, loop: asyncio.AbstractEventLoop, disk_thread: Executor) -> None:
+        self._loop = loop
+        self._disk_thread = disk_thread
+        self._dirty: dict[Partition, None] = {}
+        self._running = False
+
+    def wrote(self, partition: Partition) -> None:
+        """A partition has unsynced records; a round that covers them will follow."""
+        self._dirty[partition] = None
+        if not self._running:
+            self._running = True
+            self._loop.call_soon(self._start_round)  # what else arrived in this turn of the loop comes along
+
+    def _start_round(self) -> None:
+        partitions = [partition for partition in self._dirty if not partition.log.closed]
+        self._dirty.clear()
+        if not partitions:
+            self._running = False
+            return
+        jobs = [partition.log.begin_flush() for partition in partitions]
+        round_ = self._loop.run_in_executor(self._disk_thread, _outcomes, jobs)
+        round_.add_done_callback(partial(self._end_round, partitions, jobs))
+
+    def _end_round(
+        self, partitions: list[Partition], jobs: list[Flush], round_: asyncio.Future[list[StorageError | None]]
+    ) -> None:
+        if round_.cancelled():
+            return
+        self._start_round()  # before the answers go out: the disk should not wait for us
+        for partition, job, error in zip(partitions, jobs, round_.result(), strict=True):
+            self._settle(partition, job, error)
+
+    def _settle(self, partition: Partition, job: Flush, error: StorageError | None) -> None:
+        if partition.log.closed:
+            partition.wake()
+        elif error is None:
+            partition.log.complete_flush(job)
+            partition.wake()
+        else:
+            logger.error("%s Nothing above offset %d is acknowledged.", error, partition.log.high_watermark)
+            partition.log.fail_flush()
+            partition.refuse_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    async def checkpoint(self, partition: Partition) -> None:
+        """Write a checkpoint of a partition in the disk thread."""
+        try:
+            job: Checkpoint | None = partition.log.begin_checkpoint()
+        except StorageError as refused:
+            logger.error("No checkpoint of %s-%d: %s", partition.topic, partition.index, refused)
+            return
+        if job is None:
+            return
+        error = await self._loop.run_in_executor(self._disk_thread, _outcome, job.run)
+        if partition.log.closed:
+            return
+        if error is None:
+            partition.log.complete_checkpoint(job)
+        else:
+            logger.error("No checkpoint of %s-%d: %s", partition.topic, partition.index, error)

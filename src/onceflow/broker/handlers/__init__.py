@@ -1,0 +1,91 @@
+"""The APIs that this broker answers: one line here, one file each, named by api key.
+
+ApiVersions is built from this table. A handler module is imported when its API is first asked for, and opens with a card:
+versions, behaviour, KIPs, what is left out. It has one function:
+
+    handle(node: Node, context: Context, request: SomeRequest) -> SomeResponse | Deferred | None
+
+None means that the protocol wants no answer (Produce with acks=0). `ProtocolError` may be raised where a response has one
+error for the whole of it, and the module then has `refuse(request, error) -> SomeResponse`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from onceflow.broker.deferred import Answer, Deferred
+from onceflow.errors import MalformedMessage
+from onceflow.wire.codec import RequestHeader, decode
+from onceflow.wire.messages import request_class
+
+if TYPE_CHECKING:
+    from onceflow.broker.node import Node
+
+__all__ = ["APIS", "Api", "Context", "answer"]
+
+
+class Api(NamedTuple):
+    module: str
+    min_version: int
+    max_version: int
+
+
+APIS: Final[dict[int, Api]] = {
+    0: Api("k00_produce", 3, 13),
+    1: Api("k01_fetch", 4, 17),
+    2: Api("k02_list_offsets", 1, 10),
+    3: Api("k03_metadata", 0, 13),
+    10: Api("k10_find_coordinator", 0, 6),
+    18: Api("k18_api_versions", 0, 4),
+    19: Api("k19_create_topics", 2, 7),
+    20: Api("k20_delete_topics", 1, 6),
+    21: Api("k21_delete_records", 0, 2),
+    22: Api("k22_init_producer_id", 0, 5),
+    23: Api("k23_offset_for_leader_epoch", 2, 4),
+    32: Api("k32_describe_configs", 1, 4),
+    33: Api("k33_alter_configs", 0, 2),
+    35: Api("k35_describe_log_dirs", 1, 4),
+    37: Api("k37_create_partitions", 0, 3),
+    44: Api("k44_incremental_alter_configs", 0, 1),
+    60: Api("k60_describe_cluster", 0, 2),
+    61: Api("k61_describe_producers", 0, 0),
+    75: Api("k75_describe_topic_partitions", 0, 0),
+}
+
+API_VERSIONS: Final = 18
+
+
+class Context(NamedTuple):
+    """What a handler may want to know of a request besides its body."""
+
+    version: int
+    client_id: str | None
+
+
+_loaded: Final[dict[int, tuple[Any, Any]]] = {}
+
+
+def _load(api_key: int) -> tuple[Any, Any]:
+    module = importlib.import_module(f"{__name__}.{APIS[api_key].module}")
+    _loaded[api_key] = (module.handle, request_class(api_key))
+    return _loaded[api_key]
+
+
+def answer(node: Node, header: RequestHeader, frame: memoryview) -> Answer | Deferred | None:
+    """Decode one request, have it handled, and give back what came of it."""
+    api = APIS.get(header.api_key)
+    if api is None:
+        raise MalformedMessage(f"Api key {header.api_key} is not served here.")
+    version = header.api_version
+    if not api.min_version <= version <= api.max_version:
+        if header.api_key == API_VERSIONS:
+            from onceflow.broker.handlers import k18_api_versions
+
+            return Answer(k18_api_versions.unsupported_version(), 0)
+        raise MalformedMessage(f"Version {version} of api key {header.api_key} is not served here.")
+    handle, cls = _loaded.get(header.api_key) or _load(header.api_key)
+    result = handle(node, Context(version, header.client_id), decode(cls, version, frame, header.body_at))
+    if result is None or isinstance(result, Deferred):
+        return result
+    return Answer(result)

@@ -1,0 +1,152 @@
+"""Fetch (1), v4-17: record batches out of logs, with a long poll.
+
+- Served as stored, from the batch that holds the offset; a batch may be cut at the end, as Kafka does, except the first one.
+- `max_bytes` bounds the answer, `partition_max_bytes` each partition; the first non-empty partition gives at least one batch.
+- Waits up to `max_wait_ms` for `min_bytes`, and answers at once if a partition has an error.
+- Reads end at the high watermark; with isolation read_committed at the last stable offset.
+- Fetch sessions (KIP-227) are refused the way a full session cache refuses: session id 0 in the answer, so clients send their
+  full list each time; 70 for an id that we cannot have given.
+- v13 and newer name topics by id (KIP-516).
+
+Left out: follower fetches, tiered storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from onceflow.broker.deferred import Answer, Deferred
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.broker.partition import Partition
+from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
+from onceflow.log.partition import LEADER_EPOCH
+from onceflow.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+TOPIC_IDS_FROM_VERSION: Final = 13
+READ_COMMITTED: Final = 1
+
+
+def handle(node: Node, context: Context, request: FetchRequest) -> FetchResponse | Deferred:
+    if request.session_id != 0 and request.session_epoch != -1:
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    if request.min_bytes < 0 or request.max_wait_ms < 0:
+        raise MalformedMessage("A fetch asks to wait for a negative number of bytes or milliseconds.")
+    fetch = _Fetch(node, context.version, request)
+    response, size = fetch.read()
+    if size >= request.min_bytes or fetch.failed or not request.max_wait_ms or not fetch.partitions:
+        return response
+    return fetch.park(request.max_wait_ms / 1000)
+
+
+class _Fetch:
+    """One fetch request, which may have to be looked at several times."""
+
+    __slots__ = ("_deferred", "_node", "_request", "_timer", "_version", "failed", "partitions")
+
+    def __init__(self, node: Node, version: int, request: FetchRequest) -> None:
+        self._node = node
+        self._version = version
+        self._request = request
+        self._deferred = Deferred()
+        self._timer: asyncio.TimerHandle | None = None
+        self.failed = False
+        self.partitions: list[tuple[Partition, int]] = []
+        """The partitions asked for that exist, with the offset to read from."""
+
+    def read(self) -> tuple[FetchResponse, int]:
+        """The answer as of now, and how many bytes of records are in it."""
+        self.partitions.clear()
+        left = min(self._request.max_bytes, self._node.fetch_max_bytes)
+        size = 0
+        responses = []
+        for asked in self._request.topics:
+            by_id = self._version >= TOPIC_IDS_FROM_VERSION
+            topic = self._node.topics.by_id(asked.topic_id) if by_id else self._node.topics.get(asked.topic)
+            results = []
+            for entry in asked.partitions:
+                try:
+                    if topic is None or not 0 <= entry.partition < len(topic.partitions):
+                        raise ProtocolError(self._unknown(asked, topic is None))
+                    result = self._read_partition(topic.partitions[entry.partition], entry, left - size, size == 0)
+                except ProtocolError as error:
+                    self.failed = True
+                    result = PartitionData(
+                        partition_index=entry.partition,
+                        error_code=error.code,
+                        high_watermark=-1,
+                        records=b"",
+                        aborted_transactions=None,
+                    )
+                size += len(result.records or b"")
+                results.append(result)
+            responses.append(FetchableTopicResponse(topic_id=asked.topic_id, topic=asked.topic, partitions=results))
+        return FetchResponse(responses=responses), size
+
+    def _unknown(self, asked: FetchTopic, no_topic: bool) -> ErrorCode:
+        if no_topic and self._version >= TOPIC_IDS_FROM_VERSION:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def _read_partition(self, partition: Partition, entry: FetchPartition, left: int, first: bool) -> PartitionData:
+        log = partition.log
+        if entry.current_leader_epoch > LEADER_EPOCH:
+            raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        self.partitions.append((partition, entry.fetch_offset))
+        records = b""
+        if left > 0 or first:
+            try:
+                records = log.read(
+                    entry.fetch_offset, max(0, min(left, entry.partition_max_bytes)), at_least_one=first
+                )
+            except StorageError as error:
+                raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return PartitionData(
+            partition_index=partition.index,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.start_offset,
+            aborted_transactions=[] if self._request.isolation_level == READ_COMMITTED else None,
+            records=records,
+        )
+
+    # The long poll
+
+    def park(self, seconds: float) -> Deferred:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._answer)
+        for partition, _ in self.partitions:
+            partition.fetchers[self] = None
+        self._deferred.on_cancel = self._take_down
+        self._deferred.on_hurry = self._answer
+        return self._deferred
+
+    def look_again(self) -> None:
+        """Called when a partition has moved: is there enough now?"""
+        available = 0
+        for partition, offset in self.partitions:
+            if partition.log.closed:
+                self._answer()
+                return
+            available += partition.log.bytes_after(offset)
+            if available >= self._request.min_bytes:
+                self._answer()
+                return
+
+    def _answer(self) -> None:
+        self._take_down()
+        response, _ = self.read()
+        self._deferred.resolve(Answer(response))
+
+    def _take_down(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition, _ in self.partitions:
+            partition.fetchers.pop(self, None)

@@ -1,0 +1,36 @@
+"""ApiVersions (18), v0-4: what this broker speaks; the first request of every client.
+
+- Built from the table in `handlers`. A version that we do not have is answered in v0 with 35 and the full list, so that the client can
+  choose again (KIP-511).
+- v3 and newer check the client's name and version (42 if they are no such thing).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from onceflow.broker.handlers import APIS, Context
+from onceflow.broker.node import Node
+from onceflow.errors import ErrorCode
+from onceflow.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+NAMED_FROM_VERSION: Final = 3
+
+
+def handle(node: Node, context: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    names = (request.client_software_name, request.client_software_version)
+    if context.version >= NAMED_FROM_VERSION and not all(map(_SOFTWARE.fullmatch, names)):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return ApiVersionsResponse(api_keys=_api_keys(), finalized_features_epoch=0)
+
+
+def unsupported_version() -> ApiVersionsResponse:
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys())
+
+
+def _api_keys() -> list[ApiVersion]:
+    return [
+        ApiVersion(api_key=key, min_version=api.min_version, max_version=api.max_version) for key, api in APIS.items()
+    ]

@@ -1,0 +1,103 @@
+"""DescribeConfigs (32), v1-4: settings of topics and of this broker, where each comes from, and what it means.
+
+A named key that does not exist is left out. Broker settings are read-only here: they are given at start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, Setting, Source
+from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
+
+
+def topic_settings(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[tuple[str, str, Source]]:
+    """(name, value, source) of every topic setting."""
+    for name in TOPIC_SETTINGS:
+        value, source = config.topic_text(name, overrides)
+        yield name, value, source
+
+
+def handle(node: Node, context: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(results=[_describe(node, asked, request) for asked in request.resources])
+
+
+def _describe(node: Node, asked: DescribeConfigsResource, request: DescribeConfigsRequest) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
+    try:
+        match asked.resource_type:
+            case 2:
+                configs = _topic(node, asked.resource_name)
+            case 4:
+                configs = _broker(node, asked.resource_name)
+            case other:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resource type {other} is not served here.")
+    except ProtocolError as error:
+        result.error_code, result.error_message = error.code, error.message
+        return result
+    wanted = asked.configuration_keys
+    result.configs = [config for config in configs if wanted is None or config.name in wanted]
+    for config in result.configs:
+        if not request.include_synonyms:
+            config.synonyms = []
+        if not request.include_documentation:
+            config.documentation = None
+    return result
+
+
+def _topic(node: Node, name: str) -> Iterator[DescribeConfigsResourceResult]:
+    topic = node.topics.get(name)
+    if topic is None:
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+    for key, value, source in topic_settings(node.config, topic.overrides):
+        setting = TOPIC_SETTINGS[key]
+        synonyms = _broker_synonyms(node.config, setting.synonym)
+        if source is Source.TOPIC:
+            synonyms.insert(0, DescribeConfigsSynonym(name=key, value=value, source=Source.TOPIC))
+        yield _result(setting, value, source, synonyms, read_only=False)
+
+
+def _broker(node: Node, name: str) -> Iterator[DescribeConfigsResourceResult]:
+    if name == "":
+        return  # the cluster-wide dynamic settings, of which there are none
+    if name != str(node.node_id):
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Broker {name} is not here; this one is {node.node_id}.")
+    for setting in BROKER_SETTINGS.values():
+        source = Source.STATIC_BROKER if setting.name in node.config.given else Source.DEFAULT
+        synonyms = _broker_synonyms(node.config, setting.name)
+        yield _result(setting, node.config.text(setting.name), source, synonyms, read_only=True)
+
+
+def _broker_synonyms(config: BrokerConfig, name: str) -> list[DescribeConfigsSynonym]:
+    default = DescribeConfigsSynonym(name=name, value=BROKER_SETTINGS[name].default, source=Source.DEFAULT)
+    if name in config.given:
+        return [DescribeConfigsSynonym(name=name, value=config.given[name], source=Source.STATIC_BROKER), default]
+    return [default]
+
+
+def _result(
+    setting: Setting, value: str, source: Source, synonyms: list[DescribeConfigsSynonym], read_only: bool
+) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=setting.name,
+        value=value,
+        read_only=read_only,
+        config_source=source,
+        synonyms=synonyms,
+        config_type=setting.type,
+        documentation=setting.doc,
+    )

@@ -1,0 +1,33 @@
+"""DescribeLogDirs (35), v1-4: how many bytes each partition has on disk, and how much room there is (KIP-827)."""
+
+from __future__ import annotations
+
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+
+def handle(node: Node, context: Context, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    topics = []
+    for topic in node.topics:
+        partitions = [
+            DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size)
+            for partition in topic.partitions
+            if wanted is None or (topic.name, partition.index) in wanted
+        ]
+        if partitions:
+            topics.append(DescribeLogDirsTopic(name=topic.name, partitions=partitions))
+    total, usable = node.files.usage(node.directory)
+    directory = DescribeLogDirsResult(
+        log_dir=str(node.directory), topics=topics, total_bytes=total, usable_bytes=usable
+    )
+    return DescribeLogDirsResponse(results=[directory])

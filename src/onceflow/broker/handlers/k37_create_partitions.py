@@ -1,0 +1,46 @@
+"""CreatePartitions (37), v0-3: a topic gets more partitions; never fewer (37)."""
+
+from __future__ import annotations
+
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.broker.topics import PARTITIONS_MAX
+from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+def handle(node: Node, context: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    return CreatePartitionsResponse(results=[_grow(node, asked, request.validate_only) for asked in request.topics])
+
+
+def _grow(node: Node, asked: CreatePartitionsTopic, validate_only: bool) -> CreatePartitionsTopicResult:
+    result = CreatePartitionsTopicResult(name=asked.name)
+    try:
+        topic = node.topics.get(asked.name)
+        if topic is None:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{asked.name}' does not exist.")
+        present = len(topic.partitions)
+        if not present < asked.count <= PARTITIONS_MAX:
+            raise ProtocolError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The topic {asked.name} currently has {present} partition(s); {asked.count} would not be an increase.",
+            )
+        if asked.assignments is not None and (
+            len(asked.assignments) != asked.count - present
+            or any(assignment.broker_ids != [node.node_id] for assignment in asked.assignments)
+        ):
+            raise ProtocolError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Each new partition must be assigned to broker {node.node_id}."
+            )
+        if not validate_only:
+            node.topics.grow(topic, asked.count)
+    except ProtocolError as error:
+        result.error_code, result.error_message = error.code, error.message
+    except StorageError as error:
+        result.error_code, result.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+    return result

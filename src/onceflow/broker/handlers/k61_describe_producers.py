@@ -1,0 +1,43 @@
+"""DescribeProducers (61), v0: who has written to a partition lately, with which epoch and sequence (KIP-664)."""
+
+from __future__ import annotations
+
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.broker.topics import Topic
+from onceflow.errors import ErrorCode
+from onceflow.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+
+def handle(node: Node, context: Context, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    topics = []
+    for asked in request.topics:
+        topic = node.topics.get(asked.name)
+        partitions = [_describe(topic, index) for index in asked.partition_indexes]
+        topics.append(TopicResponse(name=asked.name, partitions=partitions))
+    return DescribeProducersResponse(topics=topics)
+
+
+def _describe(topic: Topic | None, index: int) -> PartitionResponse:
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return PartitionResponse(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.transaction_first_offset,
+            )
+            for producer_id, producer in topic.partitions[index].log.producers
+        ],
+    )

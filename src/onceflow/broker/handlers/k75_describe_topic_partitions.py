@@ -1,0 +1,73 @@
+"""DescribeTopicPartitions (75), v0: metadata of topics in pages (KIP-966).
+
+Topics come in the order of their names, at most `response_partition_limit` partitions a page; the cursor says where the next one begins.
+No topics named means all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onceflow.broker.handlers import Context
+from onceflow.broker.handlers.k03_metadata import TOPIC_OPERATIONS
+from onceflow.broker.node import Node
+from onceflow.errors import ErrorCode
+from onceflow.log.partition import LEADER_EPOCH
+from onceflow.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+PAGE_MAX: Final = 2000
+
+
+def handle(
+    node: Node, context: Context, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    names = sorted({topic.name for topic in request.topics} or {topic.name for topic in node.topics})
+    start = request.cursor
+    if start is not None:
+        names = [name for name in names if name >= start.topic_name]
+    room = max(1, min(request.response_partition_limit, PAGE_MAX))
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        topic = node.topics.get(name)
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            response.topics.append(DescribeTopicPartitionsResponseTopic(name=name, error_code=code))
+            continue
+        first = start.partition_index if start is not None and start.topic_name == name else 0
+        if room == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=first)
+            break
+        shown = topic.partitions[first : first + room]
+        room -= len(shown)
+        response.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                name=name,
+                topic_id=topic.id,
+                is_internal=topic.is_internal,
+                topic_authorized_operations=TOPIC_OPERATIONS,
+                partitions=[_describe(node, partition.index) for partition in shown],
+            )
+        )
+        if first + len(shown) < len(topic.partitions):
+            response.next_cursor = Cursor(topic_name=name, partition_index=first + len(shown))
+            break
+    return response
+
+
+def _describe(node: Node, index: int) -> DescribeTopicPartitionsResponsePartition:
+    this = [node.node_id]
+    return DescribeTopicPartitionsResponsePartition(
+        partition_index=index,
+        leader_id=node.node_id,
+        leader_epoch=LEADER_EPOCH,
+        replica_nodes=this,
+        isr_nodes=this,
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+    )

@@ -1,0 +1,235 @@
+"""Topics: what exists, under which id, with which settings; on disk before anyone is told.
+
+    DIR/topics/NAME.json     the topic: id, number of partitions, settings
+    DIR/NAME-0/ ...          its partitions' logs
+
+The JSON file is the commit point, replaced as a whole each time:
+
+    create    partition folders first, then the file: a crash before it leaves empty folders that a later create clears
+    delete    the file is marked first, then the folders go, then the file: a crash in between is finished by the next start
+    grow      new folders first, then the file with the new number
+
+A folder that belongs to no topic is left alone and reported: records are never removed on a guess.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from onceflow.broker.partition import Partition
+from onceflow.clock import Clock
+from onceflow.config import BrokerConfig
+from onceflow.errors import ConfigError, ErrorCode, ProtocolError, StorageError
+from onceflow.log.files import FileSystem
+from onceflow.log.partition import PartitionLog
+
+__all__ = ["Topic", "Topics"]
+
+logger = logging.getLogger(__name__)
+
+NAME_LENGTH_MAX: Final = 249
+PARTITIONS_MAX: Final = 10_000
+"""Per topic; each open partition holds a file."""
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+class Topic:
+    def __init__(self, name: str, id: uuid.UUID, overrides: Mapping[str, str]) -> None:
+        self.name = name
+        self.id = id
+        self.overrides = dict(overrides)
+        self.partitions: list[Partition] = []
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+    def to_json(self, partitions: int | None = None) -> bytes:
+        content = {
+            "id": str(self.id),
+            "partitions": len(self.partitions) if partitions is None else partitions,
+            "config": self.overrides,
+        }
+        return json.dumps(content, indent=1).encode()
+
+
+def check_name(name: str) -> None:
+    """Kafka's rules for topic names; a name is also the name of folders."""
+    reason = None
+    if not name:
+        reason = "it is empty"
+    elif name in (".", ".."):
+        reason = "it is '.' or '..'"
+    elif len(name) > NAME_LENGTH_MAX:
+        reason = f"it is longer than {NAME_LENGTH_MAX} characters"
+    elif not _LEGAL_NAME.fullmatch(name):
+        reason = "it has a character other than ASCII letters, digits, '.', '_' and '-'"
+    if reason:
+        raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name {name!r} is illegal: {reason}.")
+
+
+class Topics:
+    """All topics of a broker, by name and by id."""
+
+    def __init__(self, files: FileSystem, directory: Path, config: BrokerConfig, clock: Clock) -> None:
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._clock = clock
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[uuid.UUID, Topic] = {}
+        files.make_directory(self._catalogue)
+        self._load()
+
+    @property
+    def _catalogue(self) -> Path:
+        return self._directory / "topics"
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def by_id(self, id: uuid.UUID | None) -> Topic | None:
+        return self._by_id.get(id) if id is not None else None
+
+    def partitions(self) -> Iterator[Partition]:
+        for topic in self._by_name.values():
+            yield from topic.partitions
+
+    # Changing
+
+    def check_new(self, name: str, partitions: int, overrides: Mapping[str, str | None]) -> None:
+        """Raise `ProtocolError` if this topic cannot be created."""
+        check_name(name)
+        if name in self._by_name:
+            raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        collision = name.replace(".", "_")
+        for other in self._by_name:
+            if other.replace(".", "_") == collision:
+                raise ProtocolError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}."
+                )
+        if not 0 < partitions <= PARTITIONS_MAX:
+            raise ProtocolError(
+                ErrorCode.INVALID_PARTITIONS, f"The number of partitions must be from 1 to {PARTITIONS_MAX}."
+            )
+        self._check_config(overrides)
+
+    def create(self, name: str, partitions: int, overrides: Mapping[str, str]) -> Topic:
+        self.check_new(name, partitions, overrides)
+        topic = Topic(name, uuid.uuid4(), overrides)
+        try:
+            for index in range(partitions):
+                folder = self._folder(name, index)
+                if self._files.exists(folder):
+                    self._files.remove_tree(folder)
+                topic.partitions.append(self._open_partition(topic, index))
+            self._files.sync_directory(self._directory)
+            self._save(topic)
+        except StorageError:
+            for partition in topic.partitions:
+                partition.log.abandon()
+            raise
+        self._add(topic)
+        return topic
+
+    def delete(self, topic: Topic) -> None:
+        deleted = json.dumps({"deleted": True, "partitions": len(topic.partitions)}).encode()
+        self._files.replace(self._file(topic.name), deleted)
+        del self._by_name[topic.name]
+        del self._by_id[topic.id]
+        for partition in topic.partitions:
+            partition.log.abandon()
+            partition.wake()
+        self._finish_delete(topic.name, len(topic.partitions))
+
+    def _finish_delete(self, name: str, partitions: int) -> None:
+        for index in range(partitions):
+            self._files.remove_tree(self._folder(name, index))
+        self._files.remove(self._file(name))
+        self._files.sync_directory(self._directory)
+        self._files.sync_directory(self._catalogue)
+
+    def grow(self, topic: Topic, partitions: int) -> None:
+        added = [self._open_partition(topic, index) for index in range(len(topic.partitions), partitions)]
+        self._files.sync_directory(self._directory)
+        self._files.replace(self._file(topic.name), topic.to_json(partitions))
+        topic.partitions.extend(added)
+
+    def configure(self, topic: Topic, overrides: Mapping[str, str]) -> None:
+        """Give a topic new settings, all of them; they hold from the next record on."""
+        self._check_config(overrides)
+        before = topic.overrides
+        topic.overrides = dict(overrides)
+        try:
+            self._save(topic)
+        except StorageError:
+            topic.overrides = before
+            raise
+        config = self._config.topic(topic.overrides)
+        for partition in topic.partitions:
+            partition.log.config = config
+
+    def _check_config(self, overrides: Mapping[str, str | None]) -> None:
+        try:
+            self._config.check_topic(overrides)
+        except ConfigError as error:
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+    # On disk
+
+    def _file(self, name: str) -> Path:
+        return self._catalogue / f"{name}.json"
+
+    def _folder(self, name: str, index: int) -> Path:
+        return self._directory / f"{name}-{index}"
+
+    def _save(self, topic: Topic) -> None:
+        self._files.replace(self._file(topic.name), topic.to_json())
+
+    def _open_partition(self, topic: Topic, index: int) -> Partition:
+        log = PartitionLog(
+            self._files,
+            self._folder(topic.name, index),
+            self._config.topic(topic.overrides),
+            self._clock,
+            fsync=self._config.fsync,
+        )
+        return Partition(topic.name, index, log)
+
+    def _add(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.id] = topic
+
+    def _load(self) -> None:
+        for file in self._files.list(self._catalogue):
+            if not file.endswith(".json"):
+                self._files.remove(self._catalogue / file)  # a replace that was never finished
+                continue
+            name = file.removesuffix(".json")
+            content = json.loads(self._files.read_bytes(self._catalogue / file))
+            if content.get("deleted"):
+                self._finish_delete(name, content["partitions"])
+                continue
+            topic = Topic(name, uuid.UUID(content["id"]), content["config"])
+            topic.partitions = [self._open_partition(topic, index) for index in range(content["partitions"])]
+            self._add(topic)
+        self._report_strangers()
+
+    def _report_strangers(self) -> None:
+        known = {self._folder(p.topic, p.index).name for p in self.partitions()}
+        for name in self._files.list(self._directory):
+            if re.fullmatch(r"[a-zA-Z0-9._-]+-\d+", name) and name not in known:
+                logger.warning("Folder %s belongs to no topic and is left alone.", self._directory / name)

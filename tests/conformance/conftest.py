@@ -1,0 +1,69 @@
+"""One suite, two brokers: every test here runs against Onceflow and against Apache Kafka, and expects the same of both.
+
+`--broker onceflow` or `--broker kafka` runs one half. Without Java there is no reference to compare with, and the half that
+needs it fails with a sentence that says what to install: a silent skip would look like conformance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+from uuid import uuid4
+
+import pytest
+
+# Before anything imports them: their assertions deserve pytest's explanations too.
+pytest.register_assert_rewrite("tests.conformance.scenarios", "tests.support.clients", "tests.support.raw")
+
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.kafka_jars import JarsMissing, JavaMissing
+
+BROKERS = ("onceflow", "kafka")
+
+
+class RunningBroker(Protocol):
+    name: str
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--broker", choices=BROKERS, help="run the conformance suite against this broker only")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "broker" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("broker", default=None)
+        metafunc.parametrize("broker", [chosen] if chosen else BROKERS, indirect=True, scope="session")
+
+
+class _Onceflow:
+    name = "onceflow"
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
+    if request.param == "kafka":
+        try:
+            kafka = ApacheKafka()
+            kafka.start()
+        except (JavaMissing, JarsMissing) as error:
+            pytest.fail(str(error), pytrace=False)
+        with kafka:
+            yield kafka
+    else:
+        import onceflow
+
+        with onceflow.Broker(data_dir=None) as running:
+            yield _Onceflow(running.bootstrap)
+
+
+@pytest.fixture
+def new_name(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Topic names that no other test uses and that say whose they are."""
+    test = request.node.originalname.removeprefix("test_")[:60]
+    return lambda: f"{test}-{uuid4().hex[:8]}"
