@@ -6,7 +6,19 @@
         print(broker.bootstrap)  # give this to any Kafka client
 """
 
-from onceflow.broker.embedded import Broker
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onceflow.broker.embedded import Broker
 
 __all__ = ["Broker"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`Broker`, loaded when it is first asked for: every command imports this package, few need it."""
+    if name == "Broker":
+        from onceflow.broker.embedded import Broker
+
+        return Broker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

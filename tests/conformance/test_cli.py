@@ -38,7 +38,7 @@ class Shell:
         return done.stdout.decode()
 
     def fails(self, *arguments: str, code: int = 1, stdin: str | bytes = "") -> str:
-        """The complaint of a command that has to fail. It is no traceback, and nothing was printed as a result."""
+        """The complaint of a command that has to fail: no traceback, and nothing printed as a result."""
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == code, done.stderr.decode()
         assert b"Traceback" not in done.stderr

@@ -63,12 +63,12 @@ def _make_varint(value: int) -> bytes:
     return bytes(made)
 
 
-_VARINTS: Final = tuple(map(_make_varint, range(2048)))
+_VARINTS: Final = tuple(map(_make_varint, range(256)))
 """Lengths are mostly small."""
 
 
 def varint(value: int) -> bytes:
-    return _VARINTS[value] if value < 2048 else _make_varint(value)
+    return _VARINTS[value] if value < 256 else _make_varint(value)
 
 
 def skip_tags(data: Buffer, at: int, end: int) -> int:

@@ -216,12 +216,22 @@ def _read_headers(data: bytes, at: int) -> tuple[tuple[Header, ...], int]:
     headers: list[Header] = []
     # A count is only a claim, so it sizes nothing: running out of bytes ends this loop.
     for _ in range(count):
-        length, at = _varint(data, at)
+        byte = data[at]
+        if byte < 0x80:
+            length = (byte >> 1) ^ -(byte & 1)
+            at += 1
+        else:
+            length, at = _varint(data, at)
         if length < 0:
             raise MalformedMessage(f"A record header with a key of {length} bytes.")
         key = data[at : at + length].decode("utf-8", "surrogateescape")
         at += length
-        length, at = _varint(data, at)
+        byte = data[at]
+        if byte < 0x80:
+            length = (byte >> 1) ^ -(byte & 1)
+            at += 1
+        else:
+            length, at = _varint(data, at)
         if length < -1:
             raise MalformedMessage(f"A record header with a value of {length} bytes.")
         if length == -1:

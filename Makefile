@@ -1,0 +1,48 @@
+# What a person runs. Every target does its own set-up; nothing has to be installed by hand but Python 3.11+ and, for the tests
+# against Apache Kafka, Java 17+.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: setup demo test check format soak bench clean help
+
+help:  ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Python 3.11 or newer is needed; $$($(PYTHON) --version) was found. Choose another with: make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || { echo "Creating $(VENV)"; $(PYTHON) -m venv $(VENV); } || { \
+		echo "The module venv of $(PYTHON) is missing; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "Installing onceflow and what its tests need into $(VENV)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: $(INSTALLED)  ## create .venv with the package and everything the tests need, Apache Kafka's jars included
+	@$(BIN)/python -m tests.support.kafka_jars
+
+demo: $(INSTALLED)  ## lost acknowledgements, cut connections, kill -9: and every message is stored once
+	@$(BIN)/python demo/exactly_once_writes.py
+
+check: $(INSTALLED)  ## types, lint, layers
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: setup check  ## everything above, then all tests, against our broker and against Apache Kafka
+	$(BIN)/pytest -q
+
+format: $(INSTALLED)  ## let ruff lay out the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+soak: setup  ## the property, crash and fuzz tests with many more examples (an hour or so)
+	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/unit tests/broker --timeout 3600
+
+bench: setup  ## our broker beside Apache Kafka in one run (20 minutes): table, plot, JSON in benchmarks/results
+	$(BIN)/python -m benchmarks.broker
+
+clean:  ## remove what the targets above made
+	rm -rf $(VENV) .cache build dist
