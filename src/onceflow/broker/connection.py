@@ -225,13 +225,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         version = answer.version if answer.version is not None else header.api_version
+        head = response_header(header.api_key, version, header.correlation_id)
+        message = answer.message
+        if isinstance(message, bytes):
+            self._transport.write(_LENGTH.pack(len(head) + len(message)) + head + message)
+            return
         try:
-            parts = encode_parts(answer.message, version)
+            parts = encode_parts(message, version)
         except ValueError:
             logger.exception("An answer could not be encoded; its connection is closed.")
             self.close()
             return
-        head = response_header(header.api_key, version, header.correlation_id)
         length = len(head) + sum(map(len, parts))
         if length < 16384:
             self._transport.write(b"".join([_LENGTH.pack(length), head, *parts]))

@@ -11,7 +11,8 @@ __all__ = ["Answer", "Deferred"]
 
 
 class Answer(NamedTuple):
-    message: Message
+    message: Message | bytes
+    """The response, or its body if a handler has encoded it already."""
     version: int | None = None
     """The version to encode it in, where that is not the request's."""
 

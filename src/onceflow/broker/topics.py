@@ -84,7 +84,7 @@ class Topics:
         self._config = config
         self._clock = clock
         self._by_name: dict[str, Topic] = {}
-        self._by_id: dict[uuid.UUID, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
         files.make_directory(self._catalogue)
         self._load()
 
@@ -102,7 +102,11 @@ class Topics:
         return self._by_name.get(name)
 
     def by_id(self, id: uuid.UUID | None) -> Topic | None:
-        return self._by_id.get(id) if id is not None else None
+        return self._by_id.get(id.bytes) if id is not None else None
+
+    def find(self, key: str | bytes) -> Topic | None:
+        """By name, or by the bytes of an id."""
+        return self._by_name.get(key) if isinstance(key, str) else self._by_id.get(key)
 
     def partitions(self) -> Iterator[Partition]:
         for topic in self._by_name.values():
@@ -149,7 +153,7 @@ class Topics:
         deleted = json.dumps({"deleted": True, "partitions": len(topic.partitions)}).encode()
         self._files.replace(self._file(topic.name), deleted)
         del self._by_name[topic.name]
-        del self._by_id[topic.id]
+        del self._by_id[topic.id.bytes]
         for partition in topic.partitions:
             partition.log.abandon()
             partition.wake()
@@ -211,7 +215,7 @@ class Topics:
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
-        self._by_id[topic.id] = topic
+        self._by_id[topic.id.bytes] = topic
 
     def _load(self) -> None:
         for file in self._files.list(self._catalogue):

@@ -74,9 +74,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "file", metavar="FILE", type=Path, help="a .log, .index, .timeindex or .snapshot file"
-    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="a .log, .index, .timeindex or .snapshot file")
     parser.add_argument("--records", action="store_true", help="show the records of each batch (.log only)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line, with values in full")
     parser.add_argument("--max", type=_positive, metavar="N", help="stop after N batches or entries")
@@ -202,13 +200,9 @@ def _read_log(source: _Source) -> Iterator[Item]:
 
 def _no_batch(at: int, left: int, raw_header: bytes, header: BatchHeader) -> str:
     if not any(raw_header):
-        return (
-            f"Zeros at byte {at} instead of a batch: the last {left} bytes were reserved, or lost in a crash."
-        )
+        return f"Zeros at byte {at} instead of a batch: the last {left} bytes were reserved, or lost in a crash."
     if header.magic in (0, 1):
-        return (
-            f"Messages of magic {header.magic} at byte {at}: the format from before Kafka 0.11 is not read."
-        )
+        return f"Messages of magic {header.magic} at byte {at}: the format from before Kafka 0.11 is not read."
     return f"No batch at byte {at} (magic {header.magic}, length {header.length}): the rest was not read."
 
 
@@ -417,9 +411,7 @@ def _read_snapshot(source: _Source) -> Iterator[Item]:
         return
     version, crc, count = _SNAPSHOT_HEADER.unpack(source.read(_SNAPSHOT_HEADER.size))
     if version != _SNAPSHOT_VERSION:
-        raise _NotReadError(
-            f"is a snapshot of version {version}; this command reads version {_SNAPSHOT_VERSION}"
-        )
+        raise _NotReadError(f"is a snapshot of version {version}; this command reads version {_SNAPSHOT_VERSION}")
     crc_ok = crc == _snapshot_crc(source)
     yield {
         "type": "snapshot",
@@ -572,7 +564,9 @@ def _quoted(item: Item, name: str) -> str:
         text = bytes.fromhex(item[f"{name}_hex"]).decode("utf-8", "surrogateescape")
     if text is None:
         return "null"
-    shown = "".join(map(_escaped, text[:TEXT_WIDTH]))
+    shown = text[:TEXT_WIDTH]
+    if not shown.isprintable() or '"' in shown or "\\" in shown:
+        shown = "".join(map(_escaped, shown))
     if len(text) <= TEXT_WIDTH:
         return f'"{shown}"'
     return f'"{shown}"... ({len(text.encode("utf-8", "surrogateescape"))} bytes)'

@@ -155,7 +155,7 @@ class PartitionLog:
 
     # Writing
 
-    def append(self, batch: memoryview, header: BatchHeader) -> Appended:
+    def append(self, batch: memoryview, header: BatchHeader, now_ms: int | None = None) -> Appended:
         """Write one batch that `validation.accept` let through, or recognise it as a repeat.
 
         Raises `ProtocolError` for a sequence or epoch that does not fit and `StorageError` when the disk refuses; nothing
@@ -168,7 +168,8 @@ class PartitionLog:
                 return Appended(earlier.first_offset, time, True)
         if self._needs_repair:
             self._repair()
-        now_ms = self._clock.now_ms()
+        if now_ms is None:
+            now_ms = self._clock.now_ms()
         append_time_ms = NO_TIMESTAMP
         if self.config.append_time:
             stamp_append_time(batch, now_ms)

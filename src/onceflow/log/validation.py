@@ -45,6 +45,8 @@ def accept(
 ) -> tuple[memoryview, BatchHeader]:
     """The batch as it goes into the log and its header, or `ProtocolError`. `batch` may be changed in place."""
     size = len(batch)
+    if size == 0:
+        raise ProtocolError(ErrorCode.INVALID_RECORD, "A produce request holds exactly one record batch per partition.")
     if size < HEADER_SIZE:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"A record batch has at least {HEADER_SIZE} bytes, not {size}.")
     header = read_header(batch)

@@ -103,9 +103,7 @@ _GZIP_STEP: Final = 16 * 1024
 
 
 def _gzip_compress(data: Bytes, level: int | None) -> bytes:
-    packer = zlib.compressobj(
-        zlib.Z_DEFAULT_COMPRESSION if level is None else level, zlib.DEFLATED, _GZIP_WBITS
-    )
+    packer = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION if level is None else level, zlib.DEFLATED, _GZIP_WBITS)
     return packer.compress(data) + packer.flush()
 
 

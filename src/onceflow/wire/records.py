@@ -69,14 +69,10 @@ def read_records(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> It
     objects.
     """
     if len(batch) < HEADER_SIZE:
-        raise MalformedMessage(
-            f"A record batch has a header of {HEADER_SIZE} bytes; here are only {len(batch)}."
-        )
+        raise MalformedMessage(f"A record batch has a header of {HEADER_SIZE} bytes; here are only {len(batch)}.")
     header = wire_batch.read_header(batch)
     if header.magic != wire_batch.MAGIC:
-        raise MalformedMessage(
-            f"A record batch of magic {header.magic}; only magic {wire_batch.MAGIC} is read."
-        )
+        raise MalformedMessage(f"A record batch of magic {header.magic}; only magic {wire_batch.MAGIC} is read.")
     if header.size != len(batch):
         raise MalformedMessage(f"A record batch says it has {header.size} bytes and has {len(batch)}.")
     if header.count < 0:
@@ -310,9 +306,7 @@ def build_batch(
     if last_offset_delta is None:
         last_offset_delta = max(last_record_delta, 0)
     if not last_record_delta <= last_offset_delta <= INT32_MAX:
-        raise ValueError(
-            f"A last offset delta of {last_offset_delta}, with the last record at {last_record_delta}."
-        )
+        raise ValueError(f"A last offset delta of {last_offset_delta}, with the last record at {last_record_delta}.")
 
     body = _write(records, base_offset, base_timestamp)
     if not body:
@@ -422,14 +416,10 @@ _COMMIT: Final = 1
 def control_type(record: Record) -> int:
     """The type in a control record's key: 0 abort, 1 commit; larger ones belong to Kafka's controllers."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
-        raise MalformedMessage(
-            f"The control record at offset {record.offset} has no version and type in its key."
-        )
+        raise MalformedMessage(f"The control record at offset {record.offset} has no version and type in its key.")
     version, kind = _CONTROL_KEY.unpack_from(record.key)
     if version < 0:
-        raise MalformedMessage(
-            f"The control record at offset {record.offset} has a key of version {version}."
-        )
+        raise MalformedMessage(f"The control record at offset {record.offset} has a key of version {version}.")
     return int(kind)
 
 
@@ -444,13 +434,9 @@ class EndTxnMarker(NamedTuple):
         """The marker in a control record. Later versions may only add fields, so a longer value is fine."""
         kind = control_type(record)
         if kind not in (_ABORT, _COMMIT):
-            raise MalformedMessage(
-                f"The control record at offset {record.offset} has type {kind}: no marker."
-            )
+            raise MalformedMessage(f"The control record at offset {record.offset} has type {kind}: no marker.")
         if record.value is None or len(record.value) < _END_TXN_VALUE.size:
-            raise MalformedMessage(
-                f"The transaction marker at offset {record.offset} has no coordinator epoch."
-            )
+            raise MalformedMessage(f"The transaction marker at offset {record.offset} has no coordinator epoch.")
         version, coordinator_epoch = _END_TXN_VALUE.unpack_from(record.value)
         if version < 0:
             raise MalformedMessage(f"The transaction marker at offset {record.offset} has version {version}.")

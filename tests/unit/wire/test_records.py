@@ -123,9 +123,7 @@ def assert_malformed(batch: bytes, match: str) -> None:
 
 keys_and_values = st.none() | st.binary(max_size=40) | st.integers(0, 20_000).map(bytes)
 timestamps = st.integers(-(2**63), 2**63 - 1) | st.integers(T0 - 10_000, T0 + 10_000)
-headers = st.lists(st.tuples(st.text(max_size=10), st.none() | st.binary(max_size=100)), max_size=3).map(
-    tuple
-)
+headers = st.lists(st.tuples(st.text(max_size=10), st.none() | st.binary(max_size=100)), max_size=3).map(tuple)
 
 
 @st.composite
@@ -138,6 +136,7 @@ def record_lists(draw: st.DrawFn) -> tuple[int, list[Record]]:
     ]
 
 
+@settings(deadline=None)
 @given(drawn=record_lists(), codec=st.sampled_from(Codec))
 def test_what_was_built_reads_the_same(drawn: tuple[int, list[Record]], codec: Codec) -> None:
     base_offset, records = drawn
@@ -151,6 +150,7 @@ def test_what_was_built_reads_the_same(drawn: tuple[int, list[Record]], codec: C
     assert list(read_records(memoryview(b"." + batch)[1:])) == records
 
 
+@settings(deadline=None)
 @given(drawn=record_lists(), horizon=st.integers(-(2**63), 2**63 - 1))
 def test_any_base_timestamp_gives_the_same_records(drawn: tuple[int, list[Record]], horizon: int) -> None:
     base_offset, records = drawn
@@ -255,7 +255,7 @@ client_records = st.lists(
 
 
 @pytest.mark.parametrize(("client", "codec"), CLIENTS_AND_CODECS)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(drawn=client_records)
 def test_what_a_client_built_is_read(client: str, codec: Codec, drawn: list[Any]) -> None:
     builder_class, _, _ = CLIENTS[client]
@@ -275,7 +275,7 @@ def test_what_a_client_built_is_read(client: str, codec: Codec, drawn: list[Any]
 
 
 @pytest.mark.parametrize(("client", "codec"), CLIENTS_AND_CODECS)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(drawn=client_records, gap=st.integers(1, 1000))
 def test_a_client_reads_what_we_built(client: str, codec: Codec, drawn: list[Any], gap: int) -> None:
     _, batch_class, _ = CLIENTS[client]
@@ -441,7 +441,7 @@ def test_records_before_the_damage_are_still_given() -> None:
 
 
 @pytest.mark.parametrize("java", [*JAVA.values(), JAVA_COMMIT])
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), min_size=1, max_size=4))
 def test_changed_bytes_are_malformed_or_other_records(java: str, changes: list[tuple[int, int]]) -> None:
     batch = bytearray.fromhex(java)
@@ -452,7 +452,7 @@ def test_changed_bytes_are_malformed_or_other_records(java: str, changes: list[t
             EndTxnMarker.read(record)
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(body=st.binary(max_size=60), count=st.integers(0, 5), base_timestamp=timestamps)
 def test_garbage_is_malformed_or_can_be_built_again(body: bytes, count: int, base_timestamp: int) -> None:
     batch = batch_of(body, count=count, last_offset_delta=2**31 - 1, base_timestamp=base_timestamp)

@@ -5,13 +5,17 @@ versions, behaviour, KIPs, what is left out. It has one function:
 
     handle(node: Node, context: Context, request: SomeRequest) -> SomeResponse | Deferred | None
 
-None means that the protocol wants no answer (Produce with acks=0). `ProtocolError` may be raised where a response has one
-error for the whole of it, and the module then has `refuse(request, error) -> SomeResponse`.
+None means that the protocol wants no answer (Produce with acks=0). A module on the hot path may have, besides,
+
+    handle_frame(node, context, frame, body_at) -> Answer | Deferred | None
+
+which reads the request itself, and then is the one that is called.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onceflow.broker.deferred import Answer, Deferred
@@ -21,6 +25,7 @@ from onceflow.wire.messages import request_class
 
 if TYPE_CHECKING:
     from onceflow.broker.node import Node
+    from onceflow.wire.schema import Message
 
 __all__ = ["APIS", "Api", "Context", "answer"]
 
@@ -54,6 +59,8 @@ APIS: Final[dict[int, Api]] = {
 }
 
 API_VERSIONS: Final = 18
+UNUSUAL_SIZE: Final = 8 * 1024 * 1024
+"""Only Produce carries data. Any other request this large is hostile, and decoding it would hold up everybody for seconds."""
 
 
 class Context(NamedTuple):
@@ -63,17 +70,29 @@ class Context(NamedTuple):
     client_id: str | None
 
 
-_loaded: Final[dict[int, tuple[Any, Any]]] = {}
+Handler = Callable[["Node", Context, memoryview, int], Answer | Deferred | None]
+
+_loaded: Final[dict[int, Handler]] = {}
 
 
-def _load(api_key: int) -> tuple[Any, Any]:
+def _load(api_key: int) -> Handler:
     module = importlib.import_module(f"{__name__}.{APIS[api_key].module}")
-    _loaded[api_key] = (module.handle, request_class(api_key))
+    _loaded[api_key] = getattr(module, "handle_frame", None) or _decoding(module.handle, request_class(api_key))
     return _loaded[api_key]
 
 
+def _decoding(handle: Callable[[Node, Context, Any], Any], cls: type[Message]) -> Handler:
+    def handle_frame(node: Node, context: Context, frame: memoryview, body_at: int) -> Answer | Deferred | None:
+        if len(frame) > UNUSUAL_SIZE:
+            raise MalformedMessage(f"A {cls.__name__} of {len(frame)} bytes is larger than any that makes sense.")
+        result = handle(node, context, decode(cls, context.version, frame, body_at))
+        return result if result is None or isinstance(result, Deferred) else Answer(result)
+
+    return handle_frame
+
+
 def answer(node: Node, header: RequestHeader, frame: memoryview) -> Answer | Deferred | None:
-    """Decode one request, have it handled, and give back what came of it."""
+    """Have one request handled, and give back what came of it."""
     api = APIS.get(header.api_key)
     if api is None:
         raise MalformedMessage(f"Api key {header.api_key} is not served here.")
@@ -84,8 +103,5 @@ def answer(node: Node, header: RequestHeader, frame: memoryview) -> Answer | Def
 
             return Answer(k18_api_versions.unsupported_version(), 0)
         raise MalformedMessage(f"Version {version} of api key {header.api_key} is not served here.")
-    handle, cls = _loaded.get(header.api_key) or _load(header.api_key)
-    result = handle(node, Context(version, header.client_id), decode(cls, version, frame, header.body_at))
-    if result is None or isinstance(result, Deferred):
-        return result
-    return Answer(result)
+    handler = _loaded.get(header.api_key) or _load(header.api_key)
+    return handler(node, Context(version, header.client_id), frame, header.body_at)

@@ -6,10 +6,16 @@
 - A repeat by an idempotent producer is answered like the first time, and not before that is on disk.
 - v13 names topics by id (KIP-516).
 
+This is the hot path: current versions are read and answered by hand (`wire.produce`), and nothing here looks at a record.
+
 Left out: transactional batches (48) until there is a transaction coordinator.
 """
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Final
+from uuid import UUID
 
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
@@ -18,108 +24,149 @@ from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
 from onceflow.log.validation import accept
+from onceflow.wire.codec import decode
 from onceflow.wire.messages.produce import (
     BatchIndexAndErrorMessage,
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
+from onceflow.wire.produce import (
+    BY_HAND_FROM_VERSION,
+    TOPIC_IDS_FROM_VERSION,
+    Batch,
+    ProduceBody,
+    TopicKey,
+    Written,
+    encode_success,
+    read_produce,
+)
 
-ZSTD_FROM_VERSION = 7
-TOPIC_IDS_FROM_VERSION = 13
+ZSTD_FROM_VERSION: Final = 7
+RECORD_ERRORS: Final = (ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP)
+
+Failure = tuple[int, ErrorCode, str | None]
+"""A partition index, and why its batch was not written."""
 
 
-def handle(node: Node, context: Context, request: ProduceRequest) -> ProduceResponse | Deferred | None:
-    waiting: list[tuple[Partition, int, PartitionProduceResponse]] = []
-    response = ProduceResponse()
-    for data in request.topic_data:
-        by_id = context.version >= TOPIC_IDS_FROM_VERSION
-        topic = node.topics.by_id(data.topic_id) if by_id else node.topics.get(data.name)
-        unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        results = TopicProduceResponse(topic_id=data.topic_id, name=data.name)
-        response.responses.append(results)
-        for entry in data.partition_data:
-            result = PartitionProduceResponse(index=entry.index, base_offset=-1)
-            results.partition_responses.append(result)
+def handle_frame(node: Node, context: Context, frame: memoryview, body_at: int) -> Answer | Deferred | None:
+    version = context.version
+    body = read_produce(frame, body_at, version) if version >= BY_HAND_FROM_VERSION else _read_old(frame, body_at, version)
+    outcome = _Outcome(version)
+    for key, batches in body.topics:
+        topic = node.topics.find(key)
+        results: list[Written | Failure] = []
+        outcome.topics.append((key, results))
+        for batch in batches:
             try:
-                written = _append(node, context, request, topic, unknown, entry, result)
+                results.append(_append(node, version, body.acks, topic, batch, outcome, len(results)))
             except ProtocolError as error:
-                result.error_code = error.code
-                result.error_message = error.message
-                if error.code in (ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP):
-                    result.record_errors.append(BatchIndexAndErrorMessage(batch_index_error_message=error.message))
+                outcome.failed = True
+                results.append((batch[0], error.code, error.message))
             except StorageError as error:
-                result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-                result.error_message = str(error)
-            else:
-                if written is not None:
-                    waiting.append((*written, result))
-    if request.acks == 0:
-        failed = [r.error_message for t in response.responses for r in t.partition_responses if r.error_code]
-        if failed:
-            raise MalformedMessage(f"A produce with acks=0 failed: {failed[0]}")
+                outcome.failed = True
+                results.append((batch[0], ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+    if body.acks == 0:
+        if outcome.failed:
+            raise MalformedMessage("A produce with acks=0 failed; closing is all that its client can notice.")
         return None
-    return _answer_when_durable(response, waiting) if waiting else response
+    if outcome.waiting:
+        return outcome.when_durable()
+    return Answer(outcome.encode())
 
 
 def _append(
-    node: Node,
-    context: Context,
-    request: ProduceRequest,
-    topic: Topic | None,
-    unknown: ErrorCode,
-    entry: PartitionProduceData,
-    result: PartitionProduceResponse,
-) -> tuple[Partition, int] | None:
-    """Append one batch and fill in its result; returns the partition and the end to wait for, if that has to be waited for."""
-    if request.acks not in (-1, 0, 1):
-        raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; it must be -1, 0 or 1.")
-    if topic is None or not 0 <= entry.index < len(topic.partitions):
-        raise ProtocolError(unknown, "This server does not host this topic-partition.")
-    if entry.records is None or not len(entry.records):
-        raise ProtocolError(ErrorCode.INVALID_RECORD, "A produce request holds exactly one record batch per partition.")
-    partition = topic.partitions[entry.index]
+    node: Node, version: int, acks: int, topic: Topic | None, batch: Batch, outcome: _Outcome, at: int
+) -> Written:
+    """Append one batch; `outcome` remembers if it has to be waited for."""
+    index, records = batch
+    if not -1 <= acks <= 1:
+        raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; it must be -1, 0 or 1.")
+    if topic is None or not 0 <= index < len(topic.partitions):
+        by_id = topic is None and version >= TOPIC_IDS_FROM_VERSION
+        code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        raise ProtocolError(code, "This server does not host this topic-partition.")
+    partition = topic.partitions[index]
     log = partition.log
-    records = entry.records
-    assert isinstance(records, memoryview)
-    batch, header = accept(
-        records, log.config, node.clock.now_ms(), zstd_allowed=context.version >= ZSTD_FROM_VERSION
-    )
+    now_ms = node.clock.now_ms()
+    records, header = accept(records, log.config, now_ms, zstd_allowed=version >= ZSTD_FROM_VERSION)
     if header.is_transactional:
         raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "This broker has no transaction coordinator yet.")
-    appended = log.append(batch, header)
-    result.base_offset = appended.base_offset
-    result.log_append_time_ms = appended.append_time_ms
-    result.log_start_offset = log.start_offset
-    end = appended.base_offset + header.last_offset_delta + 1
-    if end <= log.high_watermark:
-        if not appended.repeated:
-            partition.wake()
-        return None
-    assert node.group_commit is not None
-    node.group_commit.wrote(partition)
-    return partition, end
+    appended = log.append(records, header, now_ms)
+    base_offset = appended.base_offset
+    end = base_offset + header.last_offset_delta + 1
+    if end > log.high_watermark:
+        outcome.waiting.append((partition, end, len(outcome.topics) - 1, at))
+        assert node.group_commit is not None
+        node.group_commit.wrote(partition)
+    elif partition.fetchers:
+        partition.wake()
+    return index, base_offset, appended.append_time_ms, log.start_offset
 
 
-def _answer_when_durable(
-    response: ProduceResponse, waiting: list[tuple[Partition, int, PartitionProduceResponse]]
-) -> Deferred:
-    """An answer for when every partition has its batch on disk, or has failed to."""
-    deferred = Deferred()
-    left = len(waiting)
+class _Outcome:
+    """What became of each batch of a request, in the order of the request."""
 
-    def settle(result: PartitionProduceResponse, error: ErrorCode) -> None:
-        nonlocal left
+    __slots__ = ("_left", "_version", "failed", "topics", "waiting")
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+        self._left = 0
+        self.failed = False
+        self.topics: list[tuple[TopicKey, list[Written | Failure]]] = []
+        self.waiting: list[tuple[Partition, int, int, int]] = []
+        """(partition, offset that must be durable, topic in `topics`, result in its list)"""
+
+    def when_durable(self) -> Deferred:
+        """An answer for when every batch is on disk, or has failed to get there."""
+        deferred = Deferred()
+        self._left = len(self.waiting)
+        for partition, end, topic, at in self.waiting:
+            partition.when_durable(end, partial(self._settle, deferred, topic, at))
+        return deferred
+
+    def _settle(self, deferred: Deferred, topic: int, at: int, error: ErrorCode) -> None:
         if error:
-            result.error_code = error
-            result.base_offset = -1
-            result.error_message = "The write could not be brought to disk; it was taken back."
-        left -= 1
-        if left == 0:
-            deferred.resolve(Answer(response))
+            results = self.topics[topic][1]
+            results[at] = (results[at][0], error, "The write could not be brought to disk and was taken back.")
+            self.failed = True
+        self._left -= 1
+        if self._left == 0:
+            deferred.resolve(Answer(self.encode()))
 
-    for partition, end, result in waiting:
-        partition.when_durable(end, lambda error, result=result: settle(result, error))  # type: ignore[misc]
-    return deferred
+    def encode(self) -> bytes | ProduceResponse:
+        if not self.failed and self._version >= BY_HAND_FROM_VERSION:
+            return encode_success(self.topics, self._version)  # type: ignore[arg-type]  # nothing failed
+        return ProduceResponse(responses=[_topic_response(key, results) for key, results in self.topics])
+
+
+def _topic_response(key: TopicKey, results: list[Written | Failure]) -> TopicProduceResponse:
+    response = TopicProduceResponse(partition_responses=[_partition_response(result) for result in results])
+    if isinstance(key, str):
+        response.name = key
+    else:
+        response.topic_id = UUID(bytes=key)
+    return response
+
+
+def _partition_response(result: Written | Failure) -> PartitionProduceResponse:
+    if len(result) == 4:
+        index, base_offset, append_time_ms, log_start = result
+        return PartitionProduceResponse(
+            index=index, base_offset=base_offset, log_append_time_ms=append_time_ms, log_start_offset=log_start
+        )
+    index, code, message = result
+    response = PartitionProduceResponse(index=index, error_code=code, base_offset=-1, error_message=message)
+    if code in RECORD_ERRORS:
+        response.record_errors = [BatchIndexAndErrorMessage(batch_index_error_message=message)]
+    return response
+
+
+def _read_old(frame: memoryview, body_at: int, version: int) -> ProduceBody:
+    request = decode(ProduceRequest, version, frame, body_at)
+    topics: list[tuple[TopicKey, list[Batch]]] = [
+        (topic.name, [(data.index, memoryview(data.records or b"")) for data in topic.partition_data])
+        for topic in request.topic_data
+    ]
+    return ProduceBody(request.transactional_id, request.acks, request.timeout_ms, topics)
