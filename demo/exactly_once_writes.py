@@ -72,7 +72,7 @@ class Broker:
 
     def start(self, *, advertise: str | None) -> float:
         """Starts and waits until it is ready; returns how many seconds that took."""
-        command = [sys.executable, "-m", "onceflow.cli", "broker"]
+        command = [sys.executable, "-m", "onceflow", "broker"]
         command += ["--listen", f"127.0.0.1:{self.port}", "--data", str(self._data)]
         if advertise is not None:
             command += ["--set", f"advertised.listeners=PLAINTEXT://{advertise}"]

@@ -4,8 +4,8 @@ Two tables, `BROKER_SETTINGS` and `TOPIC_SETTINGS`. A topic's value is found in 
 topic itself was given, what the broker was given under the setting's `synonym`, the default. `BrokerConfig` and
 `TopicConfig` are the frozen, typed results that the rest of the code reads; nothing else parses a setting.
 
-Settings that only mean something with replicas (`min.insync.replicas`, ...) are accepted and described, so that tools and
-scripts written for Apache Kafka work unchanged; their text says that they have no effect here.
+Settings that only mean something with replicas (`min.insync.replicas`, ...) are accepted and described, so that
+tools and scripts written for Apache Kafka work unchanged; their text says that they have no effect here.
 """
 
 from __future__ import annotations
@@ -346,8 +346,5 @@ class BrokerConfig:
 
     def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
         return TopicConfig.of(
-            {
-                name: setting.parse(self.topic_text(name, overrides)[0])
-                for name, setting in TOPIC_SETTINGS.items()
-            }
+            {name: setting.parse(self.topic_text(name, overrides)[0]) for name, setting in TOPIC_SETTINGS.items()}
         )

@@ -8,8 +8,8 @@
     |-- CorruptLog                   bytes on disk are not what we wrote
     `-- ProtocolError                an outcome with a wire code, for the client that asked
 
-A *protocol outcome* travels as `ErrorCode` (raised as `ProtocolError` inside the broker, answered on the wire); a *broken
-peer* closes its connection; a *broken invariant* is a bug and raises whatever it raises.
+A *protocol outcome* travels as `ErrorCode` (raised as `ProtocolError` inside the broker, answered on the wire); a
+*broken peer* closes its connection; a *broken invariant* is a bug and raises whatever it raises.
 """
 
 from __future__ import annotations

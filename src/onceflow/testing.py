@@ -1,7 +1,7 @@
 """A pytest plugin: the fixture `onceflow_broker`, a real broker for tests, without Docker.
 
-It is found by pytest as soon as onceflow is installed. The broker is started once per test session, on a free port, with temporary
-data; give each test topics of its own.
+It is found by pytest as soon as onceflow is installed. The broker is started once per test session, on a free port,
+with temporary data; give each test topics of its own.
 
     def test_orders(onceflow_broker):
         producer = Producer({"bootstrap.servers": onceflow_broker.bootstrap})

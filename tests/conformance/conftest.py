@@ -7,6 +7,7 @@ needs it fails with a sentence that says what to install: a silent skip would lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Protocol
 from uuid import uuid4
 
@@ -48,12 +49,11 @@ class _Onceflow:
 @pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
     if request.param == "kafka":
-        try:
-            kafka = ApacheKafka()
-            kafka.start()
-        except (JavaMissing, JarsMissing) as error:
-            pytest.fail(str(error), pytrace=False)
-        with kafka:
+        with ExitStack() as stack:
+            try:
+                kafka = stack.enter_context(ApacheKafka())
+            except (JavaMissing, JarsMissing) as error:
+                pytest.fail(str(error), pytrace=False)
             yield kafka
     else:
         import onceflow

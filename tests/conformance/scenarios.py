@@ -97,10 +97,12 @@ class ClientScenarios:
             client.create_topic(topic, 5)
         assert client.partition_count(topic) == 1
 
-    @pytest.mark.parametrize("name", ["with space", "with/slash", "ü", "x" * 250, ".", ".."])
+    @pytest.mark.parametrize(
+        "name", ["with space", "with/slash", "ü", "x" * 250, ".", ".."], ids=["space", "slash", "umlaut", "long", "dot", "dots"]
+    )
     def test_a_bad_topic_name_is_refused(self, client: Client, name: str) -> None:
         with refused(ErrorCode.INVALID_TOPIC_EXCEPTION):
-            client.create_topic(name)
+            client.create_topic(name, 1)
 
     def test_a_topic_without_partitions_is_refused(self, client: Client, new_name: Callable[[], str]) -> None:
         with refused(ErrorCode.INVALID_PARTITIONS):

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from tests.conformance.conftest import RunningBroker
 
-COMMAND = [sys.executable, "-m", "onceflow.cli"]
+COMMAND = [sys.executable, "-m", "onceflow"]
 
 
 class Shell:
@@ -110,6 +110,13 @@ def test_tables_are_readable_without_a_terminal(shell: Shell, topic: str) -> Non
     assert lines[0].startswith(f"{topic}  id ")
     assert lines[0].endswith("about 3 records")
     assert lines[-1].split()[-3:] == ["0", "3", "3"]
+
+
+def test_a_long_name_is_not_cut_short_without_a_terminal(shell: Shell, new_name: Callable[[], str]) -> None:
+    name = f"{new_name()}-{'x' * 150}"
+    shell.ok("topics", "create", name, "--partitions", "1")
+    assert [name, "1", "1"] in [row.split() for row in shell.ok("topics", "list").splitlines()]
+    shell.ok("topics", "delete", name)
 
 
 def test_describing_without_names_describes_all_but_internal_topics(shell: Shell, topic: str) -> None:

@@ -85,6 +85,8 @@ class ApacheKafka:
 
     def start(self) -> None:
         """Start the server on its data, formatted if new, and wait until it answers."""
+        if self._process is not None:
+            raise RuntimeError("Apache Kafka is already running.")
         if not self.data_dir.exists():
             self._format()
         with open(self.log_path, "ab") as log:

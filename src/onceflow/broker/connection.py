@@ -4,9 +4,11 @@ Invariants:
 
 - Frames are parsed where they were received: one buffer per connection that grows with a large frame. A
   request's records are views into it, valid only until its handler returns, so whoever waits must not keep one.
-- **Answers leave in the order of the requests.** A handler that has to wait returns a `Deferred`; later answers queue behind it.
-- **Everything is bounded**: the frame by `socket.request.max.bytes`, answers in waiting by `PENDING_MAX`, bytes not yet taken by the
-  client by the transport's high-water mark; beyond that the connection is not read until there is room again.
+- **Answers leave in the order of the requests.** A handler that has to wait returns a `Deferred`; later answers
+  queue behind it.
+- **Everything is bounded**: the frame by `socket.request.max.bytes`, answers in waiting by `PENDING_MAX`, bytes not
+  yet taken by the client by the transport's high-water mark; beyond that the connection is not read until there is
+  room again.
 - A peer that breaks the protocol loses its connection, nothing else.
 """
 

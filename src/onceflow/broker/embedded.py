@@ -34,8 +34,8 @@ class Broker:
     with onceflow.Broker(data_dir="data") as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-    Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names. A broker can be started again on
-    the same data after `stop` or `kill`, and keeps its port.
+    Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names. A broker can be
+    started again on the same data after `stop` or `kill`, and keeps its port.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Broker:
         # What it reports goes to a file: a pipe that nobody reads would stop it once it is full.
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
-            log = open(self.log_file, "w")
+            log = open(self.log_file, "w")  # noqa: SIM115  # the process gets it below
         except OSError as error:
             raise BrokerStartError(f"Data directory {self.data_dir} cannot be used: {error.strerror}.") from error
         with log:

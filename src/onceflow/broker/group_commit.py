@@ -1,7 +1,7 @@
 """Group commit: many writers share one round of fsync.
 
-While a round runs in the disk thread, appends go on and gather; when it ends, everything it covered is acknowledged and the
-next round starts with all that came meanwhile. The more load, the more writes share a round.
+While a round runs in the disk thread, appends go on and gather; when it ends, everything it covered is acknowledged
+and the next round starts with all that came meanwhile. The more load, the more writes share a round.
 
 There is one disk thread, and checkpoints use it too: two syncs of one file at the same time could each be told half the
 truth about an error (the kernel reports a lost page once).

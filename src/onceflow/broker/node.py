@@ -62,14 +62,15 @@ class Node:
         if self.files.exists(path):
             meta = json.loads(self.files.read_bytes(path))
             if meta["version"] != FORMAT_VERSION:
-                raise StorageError(f"{self.directory} has format {meta['version']}; this version reads {FORMAT_VERSION}.")
+                raise StorageError(
+                    f"{self.directory} has format {meta['version']}; this version reads {FORMAT_VERSION}."
+                )
             return str(meta["cluster_id"])
         cluster_id = kafka_uuid(uuid.uuid4())
         self.files.replace(path, json.dumps({"version": FORMAT_VERSION, "cluster_id": cluster_id}).encode())
         return cluster_id
 
     # Topics
-
 
     def auto_create(self, name: str) -> Topic:
         """A topic that a client asked for and that does not exist, if the settings allow it."""

@@ -1,8 +1,8 @@
 """Running a broker: the directory, the socket, the signals, and what is done now and then.
 
-Start: lock the directory, recover the logs, listen, say so. Stop (SIGTERM, SIGINT): stop listening, let what is being answered be
-answered, bring every log to a checkpoint, unlock. A stop that takes too long can be forced by a second signal; that is a crash like any
-other, and recovery knows what to do.
+Start: lock the directory, recover the logs, listen, say so. Stop (SIGTERM, SIGINT): stop listening, let what is
+being answered be answered, bring every log to a checkpoint, unlock. A stop that takes too long can be forced by a
+second signal; that is a crash like any other, and recovery knows what to do.
 """
 
 from __future__ import annotations

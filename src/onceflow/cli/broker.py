@@ -19,8 +19,8 @@ examples:
   onceflow broker --listen 127.0.0.1:0 --data /tmp/d  a free port, which is printed
   onceflow broker --durability os --set num.partitions=4 --set log.retention.hours=24
 
-Settings have Apache Kafka's names; --list-settings shows them all. The broker prints one line when it is ready, and stops
-cleanly on SIGTERM and Ctrl-C.
+Settings have Apache Kafka's names; --list-settings shows them all. The broker prints one line when it is ready, and
+stops cleanly on SIGTERM and Ctrl-C.
 """
 
 
@@ -32,19 +32,42 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--listen", default="127.0.0.1:9092", metavar="HOST:PORT",
-                        help="address to listen on; port 0 picks a free one (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--data", default="onceflow-data", metavar="DIR", type=Path,
-                        help="directory of the logs; created if missing (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--durability", choices=("fsync", "os"), default="fsync",
-                        help="fsync: an acknowledged write survives loss of power; os: it survives the death of this "
-                        "process, and the kernel flushes when it likes, as with Apache Kafka (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="NAME=VALUE",
-                        help="a setting under Kafka's name; may be given many times")  # fmt: skip
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:9092",
+        metavar="HOST:PORT",
+        help="address to listen on; port 0 picks a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--data",
+        default="onceflow-data",
+        metavar="DIR",
+        type=Path,
+        help="directory of the logs; created if missing (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--durability",
+        choices=("fsync", "os"),
+        default="fsync",
+        help="fsync: an acknowledged write survives loss of power; os: it survives the death of this "
+        "process, and the kernel flushes when it likes, as with Apache Kafka (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting under Kafka's name; may be given many times",
+    )
     parser.add_argument("--list-settings", action="store_true", help="print all settings and exit")
     parser.add_argument("--stop-with-stdin", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="warning",
-                        help="what to report on stderr (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="warning",
+        help="what to report on stderr (default: %(default)s)",
+    )
 
 
 def parse_listen(text: str) -> tuple[str, int]:

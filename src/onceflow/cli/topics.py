@@ -231,16 +231,10 @@ def _table(first: str, **columns: str) -> Table:
 
 def _print(table: Table) -> None:
     from rich.console import Console
-    from rich.measure import Measurement
 
-    console = Console(highlight=False, markup=False)
     # A pipe has no width; rich would assume 80 columns and cut long names short.
-    width = (
-        None
-        if console.is_terminal
-        else Measurement.get(console, console.options.update(width=10_000), table).maximum
-    )
-    console.print(table, width=width, crop=console.is_terminal, overflow="ignore" if width else None)
+    width = None if sys.stdout.isatty() else 10_000
+    Console(highlight=False, markup=False, width=width).print(table)
 
 
 def _print_json(value: Any) -> int:

@@ -1,13 +1,14 @@
 """The door to the disk: what the log asks of a file system, and the real one.
 
-The log never touches `os` itself, so that `log.memory_files` can stand in for the disk in tests: fail the next write, fail
-the next sync, forget whatever was not synced. What the log may rely on, and both implement:
+The log never touches `os` itself, so that `log.memory_files` can stand in for the disk in tests: fail the next
+write, fail the next sync, forget whatever was not synced. What the log may rely on, and both implement:
 
-- `File.append` writes all of its bytes at the end or raises `StorageError`; after a failure the file's `size` is what it
-  was, and the next append writes over whatever the failed one left behind.
-- A `sync` that failed once fails ever after on that open file: the kernel reports a lost page once and may call the next
-  sync a success.
-- Bytes are certain to survive loss of power only after `File.sync`; a new name only after `sync_directory` of its folder.
+- `File.append` writes all of its bytes at the end or raises `StorageError`; after a failure the file's `size` is
+  what it was, and the next append writes over whatever the failed one left behind.
+- A `sync` that failed once fails ever after on that open file: the kernel reports a lost page once and may call the
+  next sync a success.
+- Bytes are certain to survive loss of power only after `File.sync`; a new name only after `sync_directory` of its
+  folder.
 - `replace` is all or nothing: after a crash the name holds the old bytes or the new ones, whole.
 """
 

@@ -1,8 +1,8 @@
 """A disk in memory that can fail and that forgets: the twin of `RealFileSystem` for crash tests.
 
-Every file remembers what was synced and, in order, every write since. `crash` ends the "machine": what was synced is kept,
-each later write survives whole, in part, as zeros or not at all, as a seeded random generator decides, which is what disks
-and kernels do. `kill` ends only the process: all that was written stays.
+Every file remembers what was synced and, in order, every write since. `crash` ends the "machine": what was synced is
+kept, each later write survives whole, in part, as zeros or not at all, as a seeded random generator decides, which
+is what disks and kernels do. `kill` ends only the process: all that was written stays.
 """
 
 from __future__ import annotations

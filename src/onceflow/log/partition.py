@@ -4,14 +4,15 @@ Invariants, always:
 
     log start  <=  last stable offset  <=  high watermark  <=  log end
 
-- **High watermark: what may be read and what was acknowledged.** Under `fsync` it is the end of what was synced; otherwise it
-  is the log end. No reader is ever shown a record that a crash could take back from under it.
-- **A failed write changes nothing.** Bytes first, then memory: `append` updates the end, the indexes and the producers only after
-  the write returned.
-- **A failed sync is not retried on the same pages**: the kernel may have dropped them and call the next sync a success. The log
-  goes back to the high watermark, on disk and in memory, and takes writes again once that cut itself is synced.
-- Nothing here waits, sleeps or knows of sockets. Slow work is handed out as plain objects (`Flush`, `Checkpoint`) whose `run` may
-  be called from another thread, and whose result is brought back by `complete_...`.
+- **High watermark: what may be read and what was acknowledged.** Under `fsync` it is the end of what was synced;
+  otherwise it is the log end. No reader is ever shown a record that a crash could take back from under it.
+- **A failed write changes nothing.** Bytes first, then memory: `append` updates the end, the indexes and the
+  producers only after the write returned.
+- **A failed sync is not retried on the same pages**: the kernel may have dropped them and call the next sync a
+  success. The log goes back to the high watermark, on disk and in memory, and takes writes again once that cut
+  itself is synced.
+- Nothing here waits, sleeps or knows of sockets. Slow work is handed out as plain objects (`Flush`, `Checkpoint`)
+  whose `run` may be called from another thread, and whose result is brought back by `complete_...`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from onceflow.clock import Clock
 from onceflow.config import TopicConfig
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
 from onceflow.log.files import File, FileSystem
-from onceflow.log.producers import ProducerStates
 from onceflow.log.recovery import SNAPSHOT_SUFFIX, Recovered, recover, snapshots
 from onceflow.log.segment import Segment, file_name
 from onceflow.wire.batch import (
@@ -158,8 +158,8 @@ class PartitionLog:
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int | None = None) -> Appended:
         """Write one batch that `validation.accept` let through, or recognise it as a repeat.
 
-        Raises `ProtocolError` for a sequence or epoch that does not fit and `StorageError` when the disk refuses; nothing
-        has changed then.
+        Raises `ProtocolError` for a sequence or epoch that does not fit and `StorageError` when the disk refuses;
+        nothing has changed then.
         """
         if header.producer_id != NO_PRODUCER_ID:
             earlier = self.producers.check(header)
@@ -233,7 +233,8 @@ class PartitionLog:
         return segment
 
     def roll(self) -> None:
-        """Seal the active segment if it holds anything, for retention and compaction, which never touch the active one."""
+        """Seal the active segment if it holds anything, for retention and compaction, which never touch the
+        active one."""
         if self.active.size:
             self._roll()
 
@@ -485,5 +486,3 @@ class PartitionLog:
     def _read_start_offset(self) -> int:
         path = self.directory / START_FILE
         return int(self._files.read_bytes(path)) if self._files.exists(path) else 0
-
-

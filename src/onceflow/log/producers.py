@@ -4,10 +4,10 @@ Per producer id a partition remembers the epoch and the last five batches. Invar
 
 - **The log is the truth.** This state is a function of the batches in the log up to some offset: replaying them through
   `complete` gives it again. A snapshot only saves the replay.
-- **Decide, write, complete.** `check` looks and never changes anything; the batch is written; only then `complete` remembers
-  it. A write that failed leaves no trace here, so its retry is a first attempt.
-- A batch is a repeat if epoch, first and last sequence are those of one of the last five; content is not compared (the
-  client promised). Five, because a client has at most five requests in flight (`max.in.flight.requests.per.connection`).
+- **Decide, write, complete.** `check` looks and never changes anything; the batch is written; only then `complete`
+  remembers it. A write that failed leaves no trace here, so its retry is a first attempt.
+- A batch is a repeat if epoch, first and last sequence are those of one of the last five; content is not compared.
+  Five, because a client has at most five requests in flight (`max.in.flight.requests.per.connection`).
 - Sequences count records per (producer, partition), start at 0 with each epoch, and wrap from 2^31 - 1 to 0.
 
 The answers are Kafka's (`ProducerAppendInfo`, `ProducerStateManager`):
@@ -18,8 +18,8 @@ The answers are Kafka's (`ProducerAppendInfo`, `ProducerStateManager`):
     same epoch, not the next sequence               45 OUT_OF_ORDER_SEQUENCE_NUMBER
     a producer id never seen here (or expired)      accepted with any sequence
 
-The snapshot file has Kafka's format (`kafka-dump-log` reads it), with one liberty: Kafka saves only the last batch of each
-producer, we save up to five, as entries of the same id, oldest first. A reader that keeps the last entry per id, as
+The snapshot file has Kafka's format (`kafka-dump-log` reads it), with one liberty: Kafka saves only the last batch of
+each producer, we save up to five, as entries of the same id, oldest first. A reader that keeps the last entry per id, as
 Kafka does, sees what Kafka would have written; we do not forget four fifths of our memory in a restart.
 """
 
@@ -98,7 +98,7 @@ class ProducerStates:
         return self._producers.get(producer_id)
 
     def check(self, batch: BatchHeader) -> BatchMemory | None:
-        """Whether `batch` may be appended: None for yes, the earlier batch for a repeat; refusals raise `ProtocolError`."""
+        """None if `batch` may be appended, the earlier batch if it is a repeat; a refusal raises `ProtocolError`."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             return None
@@ -112,7 +112,7 @@ class ProducerStates:
                 if batch.base_sequence != expected:
                     raise ProtocolError(
                         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                        f"Producer {batch.producer_id} sent sequence {batch.base_sequence} where {expected} comes next.",
+                        f"Producer {batch.producer_id} sent sequence {batch.base_sequence}; {expected} comes next.",
                     )
             return None
         if batch.producer_epoch < producer.epoch:
@@ -140,9 +140,8 @@ class ProducerStates:
         producer.seen_ms = now_ms
         if batch.is_control:
             return
-        memory = BatchMemory(
-            batch.last_sequence, base_offset + batch.last_offset_delta, batch.last_offset_delta, batch.max_timestamp
-        )
+        delta = batch.last_offset_delta
+        memory = BatchMemory(batch.last_sequence, base_offset + delta, delta, batch.max_timestamp)
         producer.batches.append(memory)
         if len(producer.batches) > REMEMBERED_BATCHES:
             del producer.batches[0]

@@ -9,10 +9,10 @@ What a crash can have left, and what becomes of it:
     a damaged snapshot                      an older one is taken, and more of the log is read
     half-written files (.tmp, .cleaned)     removed; see `log.compaction` for its commit point
 
-**A snapshot is a checkpoint**: it is written only after every byte below its offset was synced, log and index. So recovery
-trusts the log below the newest snapshot and reads, batch by batch, only what is above it: its time grows with the tail
-since the last checkpoint, not with the log. Reading a batch restores all three at once: the end of the log, the index
-entries and the producers' state.
+**A snapshot is a checkpoint**: it is written only after every byte below its offset was synced, log and index. So
+recovery trusts the log below the newest snapshot and reads, batch by batch, only what is above it: its time grows
+with the tail since the last checkpoint, not with the log. Reading a batch restores all three at once: the end of the
+log, the index entries and the producers' state.
 """
 
 from __future__ import annotations

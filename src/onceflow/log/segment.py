@@ -2,8 +2,8 @@
 
 Invariants:
 
-- The file is batches back to back, byte for byte as Apache Kafka stores them, from position 0 to `size`. Offsets rise; the
-  first batch starts at or after `base_offset` (after it, where compaction removed records).
+- The file is batches back to back, byte for byte as Apache Kafka stores them, from position 0 to `size`. Offsets
+  rise; the first batch starts at or after `base_offset` (after it, where compaction removed records).
 - Only the last segment of a log grows. A sealed one never changes; compaction replaces it as a whole.
 - The indexes may miss entries, never hold a wrong one.
 - Large reads and scans go in pieces: no segment is ever in memory whole.
@@ -179,5 +179,3 @@ class Segment:
         self.close()
         for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self._files.remove(self.path(suffix))
-
-

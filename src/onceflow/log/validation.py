@@ -1,7 +1,7 @@
 """What a batch must be before it may enter the log, and what the broker makes of it.
 
-The order of the checks, and the codes, are those of Kafka's `ProduceRequest` and `LogValidator`. The common case reads the
-61-byte header and nothing else; a batch is opened only where a topic asks for something that stands inside:
+The order of the checks, and the codes, are those of Kafka's `ProduceRequest` and `LogValidator`. The common case
+reads the 61-byte header and nothing else; a batch is opened only where a topic asks for something that stands inside:
 
     message.timestamp.before.max.ms set     the oldest timestamp of the records
     cleanup.policy=compact                  that every record has a key

@@ -4,10 +4,10 @@ Invariants of this file, and of everyone who uses it:
 
 - A batch is bytes. The broker reads its 61-byte header and passes the rest through; only compaction, the dump and a few
   rare validations look at records (`wire.records`).
-- The CRC-32C covers everything from `attributes` to the end. `base_offset` and `leader_epoch` stand before it on purpose:
-  a broker assigns both without touching the checksum.
-- Offsets of a batch are `base_offset .. base_offset + last_offset_delta`. Compaction may remove records from inside, never
-  the range: `count` may then be smaller than the range.
+- The CRC-32C covers everything from `attributes` to the end. `base_offset` and `leader_epoch` stand before it on
+  purpose: a broker assigns both without touching the checksum.
+- Offsets of a batch are `base_offset .. base_offset + last_offset_delta`. Compaction may remove records from inside,
+  never the range: `count` may then be smaller than the range.
 
     0  base_offset int64 | 8 length int32 (of what follows it) | 12 leader_epoch int32 | 16 magic int8 | 17 crc uint32
     21 attributes int16 | 23 last_offset_delta int32 | 27 base_timestamp int64 | 35 max_timestamp int64
@@ -138,7 +138,7 @@ def assign_offset(batch: bytearray | memoryview, base_offset: int, leader_epoch:
 
 
 def stamp_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
-    """Put the broker's time on a whole batch (`message.timestamp.type=LogAppendTime`), and its checksum right again."""
+    """Put the broker's time on a whole batch (`message.timestamp.type=LogAppendTime`), and a right checksum."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(batch, ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_BIT)
     _MAX_TIMESTAMP.pack_into(batch, 35, now_ms)
@@ -146,7 +146,7 @@ def stamp_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
 
 
 def batches(data: bytes | bytearray | memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each whole batch in `data`, which starts at a batch; a partial one at the end (Fetch may cut there) is left out."""
+    """Each whole batch in `data`, which starts at one; a partial one at the end, where Fetch may cut, is left out."""
     view = memoryview(data)
     at, end = 0, len(view)
     while at + HEADER_SIZE <= end:

@@ -139,7 +139,8 @@ class AioClient:
                 )
                 for record in records
             ]
-            return [(await each).offset for each in sent]
+            answers = [await each for each in sent]
+            return [-1 if each is None else each.offset for each in answers]
 
     @contextmanager
     def reader(self, topic: str, offset: int, partition: int = 0, *, max_wait_ms: int = 500) -> Iterator[AioReader]:

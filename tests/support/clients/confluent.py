@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from onceflow.errors import ErrorCode
 from tests.support.clients import TIMEOUT_S, Cluster, Config, Received, Record, Refused
 
 __all__ = ["ConfluentClient"]
@@ -203,7 +204,9 @@ class ConfluentReader:
 def _received(message: Message) -> Received:
     error = message.error()
     if error is not None:
-        raise Refused(error.code(), error.str())
+        # With "auto.offset.reset": "error" this is librdkafka's word for an offset that is not there.
+        out_of_range = error.code() == KafkaError._AUTO_OFFSET_RESET
+        raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE if out_of_range else error.code(), error.str())
     kind, timestamp_ms = message.timestamp()
     record = Record(
         value=message.value(),

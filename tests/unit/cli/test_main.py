@@ -147,7 +147,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported(command: str) -> None:
 
 
 def test_as_a_module_it_is_the_same_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "onceflow.cli", "nope"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "onceflow", "nope"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "invalid choice: 'nope'" in done.stderr
 

@@ -1,7 +1,7 @@
 """The APIs that this broker answers: one line here, one file each, named by api key.
 
-ApiVersions is built from this table. A handler module is imported when its API is first asked for, and opens with a card:
-versions, behaviour, KIPs, what is left out. It has one function:
+ApiVersions is built from this table. A handler module is imported when its API is first asked for, and opens with a
+card: versions, behaviour, KIPs, what is left out. It has one function:
 
     handle(node: Node, context: Context, request: SomeRequest) -> SomeResponse | Deferred | None
 
@@ -60,7 +60,8 @@ APIS: Final[dict[int, Api]] = {
 
 API_VERSIONS: Final = 18
 UNUSUAL_SIZE: Final = 8 * 1024 * 1024
-"""Only Produce carries data. Any other request this large is hostile, and decoding it would hold up everybody for seconds."""
+"""Only Produce carries data. Any other request this large is hostile, and decoding it would hold up everybody for
+seconds."""
 
 
 class Context(NamedTuple):

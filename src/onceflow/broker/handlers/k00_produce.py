@@ -1,12 +1,13 @@
 """Produce (0), v3-13: record batches into logs.
 
 - One batch of magic 2 per partition; each partition has its own outcome.
-- acks 0, 1 and -1. With one node 1 and -1 mean the same: on disk (`fsync`), or with the kernel (`os`). After acks=0 nothing is
-  answered; an error closes the connection, which is all that such a client can notice.
+- acks 0, 1 and -1. With one node 1 and -1 mean the same: on disk (`fsync`), or with the kernel (`os`). After acks=0
+  nothing is answered; an error closes the connection, which is all that such a client can notice.
 - A repeat by an idempotent producer is answered like the first time, and not before that is on disk.
 - v13 names topics by id (KIP-516).
 
-This is the hot path: current versions are read and answered by hand (`wire.produce`), and nothing here looks at a record.
+This is the hot path: current versions are read and answered by hand (`wire.produce`), and nothing here looks at a
+record.
 
 Left out: transactional batches (48) until there is a transaction coordinator.
 """
@@ -52,7 +53,9 @@ Failure = tuple[int, ErrorCode, str | None]
 
 def handle_frame(node: Node, context: Context, frame: memoryview, body_at: int) -> Answer | Deferred | None:
     version = context.version
-    body = read_produce(frame, body_at, version) if version >= BY_HAND_FROM_VERSION else _read_old(frame, body_at, version)
+    body = (
+        read_produce(frame, body_at, version) if version >= BY_HAND_FROM_VERSION else _read_old(frame, body_at, version)
+    )
     outcome = _Outcome(version)
     for key, batches in body.topics:
         topic = node.topics.find(key)

@@ -1,11 +1,13 @@
 """Fetch (1), v4-17: record batches out of logs, with a long poll.
 
-- Served as stored, from the batch that holds the offset; a batch may be cut at the end, as Kafka does, except the first one.
-- `max_bytes` bounds the answer, `partition_max_bytes` each partition; the first non-empty partition gives at least one batch.
+- Served as stored, from the batch that holds the offset; a batch may be cut at the end, as Kafka does, except the
+  first one.
+- `max_bytes` bounds the answer, `partition_max_bytes` each partition; the first non-empty partition gives at least
+  one batch.
 - Waits up to `max_wait_ms` for `min_bytes`, and answers at once if a partition has an error.
 - Reads end at the high watermark; with isolation read_committed at the last stable offset.
-- Fetch sessions (KIP-227) are refused the way a full session cache refuses: session id 0 in the answer, so clients send their
-  full list each time; 70 for an id that we cannot have given.
+- Fetch sessions (KIP-227) are refused the way a full session cache refuses: session id 0 in the answer, so clients
+  send their full list each time; 70 for an id that we cannot have given.
 - v13 and newer name topics by id (KIP-516).
 
 Left out: follower fetches, tiered storage.
@@ -104,9 +106,7 @@ class _Fetch:
         records = b""
         if left > 0 or first:
             try:
-                records = log.read(
-                    entry.fetch_offset, max(0, min(left, entry.partition_max_bytes)), at_least_one=first
-                )
+                records = log.read(entry.fetch_offset, max(0, min(left, entry.partition_max_bytes)), at_least_one=first)
             except StorageError as error:
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return PartitionData(

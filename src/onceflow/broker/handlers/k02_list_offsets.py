@@ -1,7 +1,8 @@
 """ListOffsets (2), v1-10: where a log starts and ends, and what was there at a time.
 
-- Special timestamps: -1 the end (by isolation level), -2 the start, -3 the largest timestamp (v7), -4 the local start (v8), -5 the end of
-  what was tiered (v9: nothing is, so -1). Else: the first record with at least that timestamp, -1 if there is none.
+- Special timestamps: -1 the end (by isolation level), -2 the start, -3 the largest timestamp (v7), -4 the local
+  start (v8), -5 the end of what was tiered (v9: nothing is, so -1). Else: the first record with at least that
+  timestamp, -1 if there is none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Metadata (3), v0-13: who leads what. Here: this node, everything.
 
-- A topic asked for by name that does not exist is created if client and `auto.create.topics.enable` allow it. Unlike Apache Kafka,
-  which answers 5 and lets the client ask again, the new topic is in the answer: it exists before we answer.
+- A topic asked for by name that does not exist is created if client and `auto.create.topics.enable` allow it. Unlike
+  Apache Kafka, which answers 5 and lets the client ask again, the new topic is in the answer: it exists before we
+  answer.
 - No list means all topics (in v0 an empty list does). v10 and newer may ask by id (100 if there is none).
 """
 

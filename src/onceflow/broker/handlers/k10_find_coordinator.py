@@ -1,6 +1,7 @@
 """FindCoordinator (10), v0-6: who keeps a group or a transactional id. Here: this node, always.
 
-v4 and newer ask for many keys at once (KIP-699). Key types: 0 group, 1 transaction; 2 (share groups) is not served (42).
+v4 and newer ask for many keys at once (KIP-699). Key types: 0 group, 1 transaction; 2 (share groups) is not served
+(42).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ApiVersions (18), v0-4: what this broker speaks; the first request of every client.
 
-- Built from the table in `handlers`. A version that we do not have is answered in v0 with 35 and the full list, so that the client can
-  choose again (KIP-511).
+- Built from the table in `handlers`. A version that we do not have is answered in v0 with 35 and the full list, so
+  that the client can choose again (KIP-511).
 - v3 and newer check the client's name and version (42 if they are no such thing).
 """
 

@@ -1,7 +1,7 @@
 """CreateTopics (19), v2-7: new topics, each with its own outcome.
 
-- -1 partitions or replicas mean the broker's default. The replication factor is 1; more is 38. Manual assignments must name this node
-  and cover partitions 0 to n-1 (39).
+- -1 partitions or replicas mean the broker's default. The replication factor is 1; more is 38. Manual assignments
+  must name this node and cover partitions 0 to n-1 (39).
 - The answer comes when the topics are on disk and can be written. v5 and newer tell the settings that they got.
 """
 
@@ -64,7 +64,9 @@ def _partitions(node: Node, asked: CreatableTopic) -> int:
                 ErrorCode.INVALID_REQUEST, "With a manual assignment, partitions and replication factor must be -1."
             )
         if sorted(a.partition_index for a in asked.assignments) != list(range(len(asked.assignments))):
-            raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions must be numbered from 0 without gaps.")
+            raise ProtocolError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions must be numbered from 0 without gaps."
+            )
         if any(a.broker_ids != [node.node_id] for a in asked.assignments):
             raise ProtocolError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The only broker here is {node.node_id}; there are no replicas."

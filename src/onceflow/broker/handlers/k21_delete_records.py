@@ -38,7 +38,9 @@ def _delete(topic: Topic | None, entry: DeleteRecordsPartition) -> DeleteRecords
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         log = topic.partitions[entry.partition_index].log
         if not log.config.delete:
-            raise ProtocolError(ErrorCode.POLICY_VIOLATION, "Records of a topic that is only compacted are not deleted.")
+            raise ProtocolError(
+                ErrorCode.POLICY_VIOLATION, "Records of a topic that is only compacted are not deleted."
+            )
         offset = log.high_watermark if entry.offset == HIGH_WATERMARK else entry.offset
         if offset < 0:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)

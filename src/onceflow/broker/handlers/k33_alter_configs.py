@@ -1,6 +1,7 @@
 """AlterConfigs (33), v0-2: all settings of a topic at once; what is not named goes back to its default.
 
-The older way; IncrementalAlterConfigs (44) is the better one and shares this code. Broker settings cannot be changed while it runs (42).
+The older way; IncrementalAlterConfigs (44) is the better one and shares this code. The broker's own settings cannot be
+changed while it runs (42).
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def apply(
     try:
         if resource_type != TOPIC_RESOURCE:
             raise ProtocolError(
-                ErrorCode.INVALID_REQUEST, "Only topic settings can be changed; the broker's are given at start (--set)."
+                ErrorCode.INVALID_REQUEST,
+                "Only topic settings can be changed; the broker's are given at start (--set).",
             )
         topic = node.topics.get(name)
         if topic is None:

@@ -26,9 +26,7 @@ APPEND: Final = 2
 SUBTRACT: Final = 3
 
 
-def handle(
-    node: Node, context: Context, request: IncrementalAlterConfigsRequest
-) -> IncrementalAlterConfigsResponse:
+def handle(node: Node, context: Context, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
     responses = []
     for resource in request.resources:
         code, message = apply(

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions (75), v0: metadata of topics in pages (KIP-966).
 
-Topics come in the order of their names, at most `response_partition_limit` partitions a page; the cursor says where the next one begins.
-No topics named means all of them.
+Topics come in the order of their names, at most `response_partition_limit` partitions a page; the cursor says where
+the next one begins. No topics named means all of them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from onceflow.wire.messages.describe_topic_partitions import (
 PAGE_MAX: Final = 2000
 
 
-def handle(
-    node: Node, context: Context, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+def handle(node: Node, context: Context, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
     names = sorted({topic.name for topic in request.topics} or {topic.name for topic in node.topics})
     start = request.cursor
     if start is not None:
