@@ -37,9 +37,7 @@ def add_parser(subparsers: Any) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
 
     listing = actions.add_parser("list", help="all topics", description="List all topics.")
-    listing.add_argument(
-        "--internal", action="store_true", help="the broker's own topics too (names starting with __)"
-    )
+    listing.add_argument("--internal", action="store_true", help="the broker's own topics too (names starting with __)")
 
     describing = actions.add_parser(
         "describe",
@@ -48,18 +46,14 @@ def add_parser(subparsers: Any) -> None:
         "The number of records is an estimate: transactions and compaction leave gaps between the offsets.",
     )
     describing.add_argument("topics", metavar="TOPIC", nargs="*")
-    describing.add_argument(
-        "--internal", action="store_true", help="the broker's own topics too, if none is named"
-    )
+    describing.add_argument("--internal", action="store_true", help="the broker's own topics too, if none is named")
 
     creating = actions.add_parser("create", help="a new topic", description="Create a topic.")
     creating.add_argument("topic", metavar="TOPIC")
     creating.add_argument(
         "--partitions", metavar="N", type=whole_number(1), help="default: the broker decides, mostly 1"
     )
-    creating.add_argument(
-        "--replication-factor", metavar="N", type=whole_number(1), default=1, help="default: 1"
-    )
+    creating.add_argument("--replication-factor", metavar="N", type=whole_number(1), default=1, help="default: 1")
     creating.add_argument(
         "--config",
         metavar="NAME=VALUE",
@@ -68,9 +62,7 @@ def add_parser(subparsers: Any) -> None:
         default=[],
         help="a topic setting, for example cleanup.policy=compact; may be repeated",
     )
-    creating.add_argument(
-        "--if-not-exists", action="store_true", help="succeed if the topic is already there"
-    )
+    creating.add_argument("--if-not-exists", action="store_true", help="succeed if the topic is already there")
 
     deleting = actions.add_parser(
         "delete",
@@ -203,9 +195,7 @@ def _print_description(description: TopicDescription) -> None:
     print(f"{description.name}  id {description.id}  about {counted(records, 'record')}")
     for name, value in description.configs.items():
         print(f"  {name}={value}")
-    table = _table(
-        "partition", leader="right", replicas="left", earliest="right", latest="right", records="right"
-    )
+    table = _table("partition", leader="right", replicas="left", earliest="right", latest="right", records="right")
     for p in description.partitions:
         table.add_row(
             str(p.partition),
@@ -223,9 +213,9 @@ def _table(first: str, **columns: str) -> Table:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(first, no_wrap=True)
+    table.add_column(first, overflow="fold")
     for name, justify in columns.items():
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # a Literal in rich
+        table.add_column(name, justify=justify, no_wrap=True, min_width=len(name))  # type: ignore[arg-type]
     return table
 
 

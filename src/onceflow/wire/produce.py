@@ -1,8 +1,8 @@
 """Produce, by hand: the one message whose cost every record shares.
 
 Same bytes as `messages.produce` through the codec (a test compares them on random messages); less work: no objects
-for the request, and an answer of successes is packed straight from its numbers. Only the flexible versions (9 and newer,
-what current clients send) are here; older ones take the general way.
+for the request, and an answer of successes is packed straight from its numbers. Only the flexible versions (9 and
+newer, what current clients send) are here; older ones take the general way.
 """
 
 from __future__ import annotations
