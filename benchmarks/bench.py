@@ -72,9 +72,7 @@ class Bench:
             measure.run(self, flavour)
         except Exception as error:  # one broken measure must not cost the other nineteen minutes
             self.results.failures.append(f"{where}: {error}")
-            self._progress.console.print(
-                f"[red]{where}: not measured[/]\n{escape(str(error))}", highlight=False
-            )
+            self._progress.console.print(f"[red]{where}: not measured[/]\n{escape(str(error))}", highlight=False)
         self._progress.advance(self._task)
 
     @contextmanager
@@ -102,9 +100,7 @@ class Bench:
         """Let the disk take what earlier cases left dirty, so that no case pays for another."""
         os.sync()
 
-    def record(
-        self, case: Case, flavour: Flavour, value: float, cpu_s_per_million: float | None = None
-    ) -> None:
+    def record(self, case: Case, flavour: Flavour, value: float, cpu_s_per_million: float | None = None) -> None:
         self.results.add(
             case,
             Sample(

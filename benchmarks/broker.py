@@ -55,9 +55,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.broker", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="about two minutes, one round: a smoke test, not evidence"
-    )
+    parser.add_argument("--quick", action="store_true", help="about two minutes, one round: a smoke test, not evidence")
     parser.add_argument(
         "--only",
         nargs="+",

@@ -45,29 +45,27 @@ def producer_performance(
 ) -> Produced:
     """Kafka's own load generator, its clock started after the producer. Properties have _ for the dots."""
     settings = [f"{name.replace('_', '.')}={value}" for name, value in properties.items()]
-    output = _run(
+    done = _run(
         *(java(), JAVA_HEAP, "-cp", classpath(), "org.apache.kafka.tools.ProducerPerformance"),
         *("--topic", topic, "--num-records", records, "--record-size", size, "--throughput", throughput),
         *("--bootstrap-server", bootstrap, "--command-property", "acks=all", *settings),
     )
     # The last line sums up; those before it are five-second windows without percentiles.
-    found = list(SUMMARY.finditer(output))
+    found = list(SUMMARY.finditer(done.stdout))
     if not found or int(found[-1]["records"]) != records:
-        raise ClientError(f"ProducerPerformance did not send {records} records:\n{_tail(output)}")
+        raise ClientError(f"ProducerPerformance did not send {records} records:\n{_tail(done)}")
     return Produced(*(float(found[-1][name]) for name in ("rate", "p50", "p99")))
 
 
 def java_consumer(bootstrap: str, topic: str, *, records: int) -> float:
     """Records per second of the Java consumer beside this file."""
-    output = _run(java(), JAVA_HEAP, "-cp", classpath(), CONSUMER_SOURCE, bootstrap, topic, records)
-    return _rate(json.loads(output.splitlines()[-1]))
+    done = _run(java(), JAVA_HEAP, "-cp", classpath(), CONSUMER_SOURCE, bootstrap, topic, records)
+    return _rate(json.loads(done.stdout))
 
 
 def confluent_produce(bootstrap: str, topic: str, *, records: int, size: int, idempotent: bool) -> float:
     """Records per second of librdkafka's producer."""
-    return _rate(
-        _confluent("produce", bootstrap, topic=topic, records=records, size=size, idempotent=idempotent)
-    )
+    return _rate(_confluent("produce", bootstrap, topic=topic, records=records, size=size, idempotent=idempotent))
 
 
 def confluent_consume(bootstrap: str, topic: str, *, records: int = 0, tail: int = 0) -> float:
@@ -75,9 +73,7 @@ def confluent_consume(bootstrap: str, topic: str, *, records: int = 0, tail: int
     return _rate(_confluent("consume", bootstrap, topic=topic, records=records, tail=tail))
 
 
-def confluent_latency(
-    bootstrap: str, topic: str, *, rate: int, seconds: int, size: int
-) -> tuple[float, float]:
+def confluent_latency(bootstrap: str, topic: str, *, rate: int, seconds: int, size: int) -> tuple[float, float]:
     """Milliseconds from produce() to the delivery callback, p50 and p99."""
     result = _confluent("latency", bootstrap, topic=topic, rate=rate, seconds=seconds, size=size)
     return result["p50_ms"], result["p99_ms"]
@@ -100,10 +96,8 @@ def count_records(bootstrap: str, topic: str) -> int:
 
 
 def _confluent(command: str, bootstrap: str, **options: object) -> dict[str, Any]:
-    output = _run(
-        sys.executable, "-m", "benchmarks.confluent_client", command, bootstrap, json.dumps(options)
-    )
-    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    done = _run(sys.executable, "-m", "benchmarks.confluent_client", command, bootstrap, json.dumps(options))
+    result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
@@ -111,24 +105,27 @@ def _rate(result: dict[str, Any]) -> float:
     return float(result["records"] / result["seconds"])
 
 
-def _run(*command: object) -> str:
+def _run(*command: object) -> subprocess.CompletedProcess[str]:
     arguments = [str(part) for part in command]
     try:
         done = subprocess.run(
-            arguments, cwd=ROOT, capture_output=True, text=True, timeout=CLIENT_SECONDS_MAX, check=False
+            arguments,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=CLIENT_SECONDS_MAX,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise ClientError(f"{_name(arguments)} was not done after {CLIENT_SECONDS_MAX} s") from error
     if done.returncode != 0:
-        raise ClientError(
-            f"{_name(arguments)} ended with {done.returncode}:\n{_tail(done.stdout + done.stderr)}"
-        )
-    return done.stdout
+        raise ClientError(f"{_name(arguments)} ended with {done.returncode}:\n{_tail(done)}")
+    return done
 
 
 def _name(arguments: list[str]) -> str:
     return "the Java client" if arguments[0] == java() else "the confluent-kafka client"
 
 
-def _tail(text: str) -> str:
-    return "\n".join(text.strip().splitlines()[-5:])
+def _tail(done: subprocess.CompletedProcess[str]) -> str:
+    return "\n".join([*done.stdout.strip().splitlines()[-3:], *done.stderr.strip().splitlines()[-9:]])

@@ -20,9 +20,7 @@ def save_plot(results: Results, path: Path) -> None:
     rows = [row for row in results.rows() if not _is_growth(row[0])]
     bars = [(case.title, rate) for case, rate, _ in rows if rate.ratio]
     bars += [
-        (f"{case.title}: broker CPU", cpu_time)
-        for case, _, cpu_time in rows
-        if cpu_time.ratio and not _is_growth(case)
+        (f"{case.title}: broker CPU", cpu_time) for case, _, cpu_time in rows if cpu_time.ratio and not _is_growth(case)
     ]
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(15, 2 + 0.24 * max(len(bars), 12)), width_ratios=(3, 2), layout="constrained"
@@ -46,9 +44,7 @@ def _draw_ratios(axes: Axes, bars: list[tuple[str, Comparison]]) -> None:
     for place, (_, comparison) in enumerate(bars):
         ratio = comparison.ratio or 1.0
         axes.barh(place, ratio - 1, left=1, color=COLOURS[comparison.met])
-        axes.annotate(
-            f" {ratio:.2f}x ", (ratio, place), va="center", ha="left" if ratio >= 1 else "right", fontsize=7
-        )
+        axes.annotate(f" {ratio:.2f}x ", (ratio, place), va="center", ha="left" if ratio >= 1 else "right", fontsize=7)
         if comparison.target:
             axes.plot([comparison.target.ratio] * 2, [place - 0.4, place + 0.4], color="black", linewidth=2)
     axes.set_yticks(range(len(bars)), [title for title, _ in bars], fontsize=7)

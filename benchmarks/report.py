@@ -102,9 +102,7 @@ def _growth_lines(results: Results) -> Iterator[str]:
         keys = [key for key in results.cases if key.startswith(f"growth/{what}/")]
         slopes = []
         for title, broker in (("Onceflow", "onceflow"), ("Apache Kafka", "kafka")):
-            first, last = (
-                (results.median(key, broker, cpu) for key in (keys[0], keys[-1])) if keys else (None, None)
-            )
+            first, last = (results.median(key, broker, cpu) for key in (keys[0], keys[-1])) if keys else (None, None)
             if first and last is not None:
                 slopes.append(f"{title} {last / first:.2f}x")
         if slopes:

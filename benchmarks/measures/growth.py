@@ -45,15 +45,12 @@ def _probe(bench: Bench, flavour: Flavour, broker: RunningBroker, topic: str, ma
 
 
 def _probe_produce(plan: Plan, broker: RunningBroker, topic: str) -> float:
-    return clients.confluent_produce(
-        broker.bootstrap, topic, records=plan.growth_probe, size=SMALL, idempotent=True
-    )
+    return clients.confluent_produce(broker.bootstrap, topic, records=plan.growth_probe, size=SMALL, idempotent=True)
 
 
 def _probe_fetch(plan: Plan, broker: RunningBroker, topic: str) -> float:
     reads = (
-        clients.confluent_consume(broker.bootstrap, topic, tail=plan.growth_tail)
-        for _ in range(plan.growth_tail_reads)
+        clients.confluent_consume(broker.bootstrap, topic, tail=plan.growth_tail) for _ in range(plan.growth_tail_reads)
     )
     return statistics.median(reads)
 

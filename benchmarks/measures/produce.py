@@ -46,9 +46,7 @@ def case(client: str, size: int, idempotent: bool) -> Case:
     )
 
 
-def measure(
-    bench: Bench, flavour: Flavour, broker: RunningBroker, case: Case, client: str, idempotent: bool
-) -> None:
+def measure(bench: Bench, flavour: Flavour, broker: RunningBroker, case: Case, client: str, idempotent: bool) -> None:
     size = case.record_bytes
     topic = bench.topic(broker)
     bench.settle()
@@ -64,9 +62,7 @@ def measure(
             ).records_per_s
         else:
             records = bench.plan.confluent_records(size)
-            rate = clients.confluent_produce(
-                broker.bootstrap, topic, records=records, size=size, idempotent=idempotent
-            )
+            rate = clients.confluent_produce(broker.bootstrap, topic, records=records, size=size, idempotent=idempotent)
     stored = clients.count_records(broker.bootstrap, topic)
     # Without idempotence a retry may write twice; it may never lose.
     if stored != records and (idempotent or stored < records):

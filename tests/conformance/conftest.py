@@ -18,6 +18,7 @@ pytest.register_assert_rewrite("tests.conformance.scenarios", "tests.support.cli
 
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.kafka_jars import JarsMissing, JavaMissing
+from tests.support.raw import Wire
 
 BROKERS = ("onceflow", "kafka")
 
@@ -37,6 +38,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "broker" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("broker", default=None)
         metafunc.parametrize("broker", [chosen] if chosen else BROKERS, indirect=True, scope="session")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "onceflow_differs(reason): where Onceflow deliberately does not do what Apache Kafka does; the test must fail there",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        differs = item.get_closest_marker("onceflow_differs")
+        parameters = getattr(item, "callspec", None)
+        if differs and parameters and parameters.params.get("broker") == "onceflow":
+            item.add_marker(pytest.mark.xfail(reason=differs.args[0], strict=True))
 
 
 class _Onceflow:
@@ -67,3 +83,18 @@ def new_name(request: pytest.FixtureRequest) -> Callable[[], str]:
     """Topic names that no other test uses and that say whose they are."""
     test = request.node.originalname.removeprefix("test_")[:60]
     return lambda: f"{test}-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def wire(broker: RunningBroker) -> Iterator[Wire]:
+    """The protocol itself, for the tests that no client would help with."""
+    with Wire(broker.bootstrap) as wire:
+        yield wire
+
+
+@pytest.fixture
+def topic(wire: Wire, new_name: Callable[[], str]) -> str:
+    """An empty topic with one partition."""
+    name = new_name()
+    wire.create_topic(name)
+    return name

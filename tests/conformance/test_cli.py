@@ -51,9 +51,7 @@ class Shell:
     @contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         command = [*COMMAND, *arguments, "--bootstrap", self.bootstrap]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         with process:
             try:
                 yield process
@@ -128,9 +126,7 @@ def test_describing_without_names_describes_all_but_internal_topics(shell: Shell
 
 def test_creating_a_topic_twice_fails_unless_that_is_fine(shell: Shell, topic: str) -> None:
     assert f"there already is a topic '{topic}'" in shell.fails("topics", "create", topic)
-    assert "nothing was changed" in shell.ok(
-        "topics", "create", topic, "--if-not-exists", "--partitions", "7"
-    )
+    assert "nothing was changed" in shell.ok("topics", "create", topic, "--if-not-exists", "--partitions", "7")
     again = json.loads(shell.ok("topics", "create", topic, "--if-not-exists", "--json"))
     assert again == {"name": topic, "created": False}
     (described,) = json.loads(shell.ok("topics", "describe", topic, "--json"))
@@ -338,9 +334,7 @@ def test_a_closed_pipe_ends_consume_quietly(shell: Shell, topic: str) -> None:
         assert process.stderr.read() == b""
 
 
-def test_transactions_that_end_the_log_do_not_hold_up_the_end(
-    broker: RunningBroker, shell: Shell, topic: str
-) -> None:
+def test_transactions_that_end_the_log_do_not_hold_up_the_end(broker: RunningBroker, shell: Shell, topic: str) -> None:
     """Behind the last record there are markers, which take an offset each and are never handed out."""
     if broker.name == "onceflow":
         pytest.skip("transactions come to our broker later")

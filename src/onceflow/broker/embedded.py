@@ -15,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
+from onceflow.config import BrokerConfig
 from onceflow.errors import BrokerStartError
 
 __all__ = ["Broker"]
@@ -48,11 +50,18 @@ class Broker:
         settings: Mapping[str, str | int | bool] | None = None,
         start_timeout: float = 30.0,
     ) -> None:
-        self._temporary = data_dir is None
-        self.data_dir = Path(tempfile.mkdtemp(prefix="onceflow-") if data_dir is None else data_dir)
         self._host, self._port = host, port
         self._durability = durability
-        self._settings = dict(settings or {})
+        self._settings = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in (settings or {}).items()
+        }
+        BrokerConfig(given=self._settings)  # a mistake is an error here, and not only in the other process
+        self._temporary = data_dir is None
+        self.data_dir = Path(tempfile.mkdtemp(prefix="onceflow-") if data_dir is None else data_dir)
+        if self._temporary:
+            # For who never comes to the end of a with statement; at the latest when the program ends.
+            weakref.finalize(self, shutil.rmtree, self.data_dir, ignore_errors=True)
         self._start_timeout = start_timeout
         self._process: subprocess.Popen[str] | None = None
 
@@ -81,18 +90,19 @@ class Broker:
         command += ["--listen", f"{self._host}:{self._port}", "--data", str(self.data_dir)]
         command += ["--durability", self._durability, "--stop-with-stdin"]
         for name, value in self._settings.items():
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            command += ["--set", f"{name}={text}"]
+            command += ["--set", f"{name}={value}"]
         # What it reports goes to a file: a pipe that nobody reads would stop it once it is full.
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
-            log = open(self.log_file, "w")  # noqa: SIM115  # the process gets it below
+            # Appended to: it may belong to a running broker, whose directory we are about to be refused.
+            log = open(self.log_file, "a")  # noqa: SIM115  # the process gets it below
         except OSError as error:
             raise BrokerStartError(f"Data directory {self.data_dir} cannot be used: {error.strerror}.") from error
         with log:
+            said_before = log.tell()
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
-            line = self._first_line(process)
+            line = self._first_line(process, said_before)
         except BaseException:
             _end(process, signal.SIGKILL)
             raise
@@ -100,7 +110,7 @@ class Broker:
         self._process = process
         return self
 
-    def _first_line(self, process: subprocess.Popen[str]) -> str:
+    def _first_line(self, process: subprocess.Popen[str], said_before: int) -> str:
         """Wait until the broker says that it is ready; its complaint becomes our error."""
         assert process.stdout is not None
         deadline = time.monotonic() + self._start_timeout
@@ -111,8 +121,9 @@ class Broker:
         line = process.stdout.readline()
         if not line.startswith(READY):
             process.wait(STOP_S)
-            complaint = self.log_file.read_text().strip().rpartition("\n")[2]
-            raise BrokerStartError(complaint.removeprefix("onceflow: ") or "The broker ended before it was ready.")
+            said = self.log_file.read_bytes()[said_before:].decode(errors="replace").strip()
+            complaint = said.rpartition("\n")[2].removeprefix("onceflow: ")
+            raise BrokerStartError(complaint or "The broker ended before it was ready.")
         return line.strip()
 
     def stop(self) -> None:
@@ -129,12 +140,19 @@ class Broker:
             _end(process, number)
 
     def __enter__(self) -> Broker:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self._remove_temporary_data()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+        self._remove_temporary_data()
+
+    def _remove_temporary_data(self) -> None:
         if self._temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 

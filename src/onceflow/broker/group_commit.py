@@ -66,20 +66,25 @@ class GroupCommit:
     ) -> None:
         if round_.cancelled():
             return
-        self._start_round()  # before the answers go out: the disk should not wait for us
-        for partition, job, error in zip(partitions, jobs, round_.result(), strict=True):
-            self._settle(partition, job, error)
+        outcomes = list(zip(partitions, jobs, round_.result(), strict=True))
+        # Failures first: they take back what came meanwhile too, and the next round must not find it and count it as
+        # flushed. Then the next round, before the answers go out: the disk should not wait for us.
+        for partition, _, error in outcomes:
+            if error is not None and not partition.log.closed:
+                self._fail(partition, error)
+        self._start_round()
+        for partition, job, error in outcomes:
+            if partition.log.closed:
+                partition.wake()
+            elif error is None:
+                partition.log.complete_flush(job)
+                partition.wake()
 
-    def _settle(self, partition: Partition, job: Flush, error: StorageError | None) -> None:
-        if partition.log.closed:
-            partition.wake()
-        elif error is None:
-            partition.log.complete_flush(job)
-            partition.wake()
-        else:
-            logger.error("%s Nothing above offset %d is acknowledged.", error, partition.log.high_watermark)
-            partition.log.fail_flush()
-            partition.refuse_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+    def _fail(self, partition: Partition, error: StorageError) -> None:
+        logger.error("%s Nothing above offset %d is acknowledged.", error, partition.log.high_watermark)
+        self._dirty.pop(partition, None)
+        partition.log.fail_flush()
+        partition.refuse_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
 
     async def checkpoint(self, partition: Partition) -> None:
         """Write a checkpoint of a partition in the disk thread."""

@@ -12,13 +12,13 @@ import logging
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.topics import Topic, Topics
 from onceflow.clock import Clock
 from onceflow.config import PRODUCER_ID_BLOCK, BrokerConfig
-from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.files import FileSystem
 from onceflow.log.partition import PartitionLog
 
@@ -49,6 +49,7 @@ class Node:
         self.cluster_id = self._open_directory()
         self.topics = Topics(files, directory, config, clock)
         self._producer_ids = iter(range(0))
+        self._unclaimed_producer_id = self._read_unclaimed_producer_id()
         self.disk_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
         self.group_commit: GroupCommit | None = None
 
@@ -60,7 +61,7 @@ class Node:
         path = self.directory / "meta.json"
         self.files.make_directory(self.directory)
         if self.files.exists(path):
-            meta = json.loads(self.files.read_bytes(path))
+            meta = self._read_json(path, "version", "cluster_id")
             if meta["version"] != FORMAT_VERSION:
                 raise StorageError(
                     f"{self.directory} has format {meta['version']}; this version reads {FORMAT_VERSION}."
@@ -69,6 +70,13 @@ class Node:
         cluster_id = kafka_uuid(uuid.uuid4())
         self.files.replace(path, json.dumps({"version": FORMAT_VERSION, "cluster_id": cluster_id}).encode())
         return cluster_id
+
+    def _read_json(self, path: Path, *keys: str) -> dict[str, Any]:
+        try:
+            content = json.loads(self.files.read_bytes(path))
+            return {key: content[key] for key in keys}
+        except (ValueError, LookupError, TypeError) as error:
+            raise CorruptLog(f"{path} is damaged ({error}); restore it from a backup of the directory.") from error
 
     # Topics
 
@@ -84,11 +92,20 @@ class Node:
         """A producer id that was never given out before, also not before a crash: a block is claimed on disk first."""
         for producer_id in self._producer_ids:
             return producer_id
-        path = self.directory / "producer-ids.json"
-        start = json.loads(self.files.read_bytes(path))["next"] if self.files.exists(path) else 0
-        self.files.replace(path, json.dumps({"next": start + PRODUCER_ID_BLOCK}).encode())
-        self._producer_ids = iter(range(start, start + PRODUCER_ID_BLOCK))
+        start, end = self._unclaimed_producer_id, self._unclaimed_producer_id + PRODUCER_ID_BLOCK
+        self.files.replace(self._producer_ids_file, json.dumps({"next": end}).encode())
+        self._unclaimed_producer_id = end
+        self._producer_ids = iter(range(start, end))
         return next(self._producer_ids)
+
+    @property
+    def _producer_ids_file(self) -> Path:
+        return self.directory / "producer-ids.json"
+
+    def _read_unclaimed_producer_id(self) -> int:
+        if not self.files.exists(self._producer_ids_file):
+            return 0
+        return int(self._read_json(self._producer_ids_file, "next")["next"])
 
     # Housekeeping; the shell decides when.
 

@@ -8,8 +8,10 @@ second signal; that is a crash like any other, and recovery knows what to do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -91,21 +93,28 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_or_die, stop)
     if stop_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), stop.set)  # nothing is ever written there: readable means closed
-    lock = lock_directory(directory)
-    try:
-        listener = bind(host, port)
+        loop.add_reader(sys.stdin.fileno(), _parent_is_gone, loop, stop)
+    # The address before the directory: a mistake there leaves no directory behind.
+    with bind(host, port) as listener:
         port = listener.getsockname()[1]
         told = advertised(config, host, port)
-        node = Node(RealFileSystem(), directory, config, SystemClock())
-        node.attach(loop)
-        node.host, node.port = told
+        lock = lock_directory(directory)
         try:
-            await _accept_until(stop, loop, listener, node, lambda: ready(host, port))
+            node = Node(RealFileSystem(), directory, config, SystemClock())
+            node.attach(loop)
+            node.host, node.port = told
+            try:
+                await _accept_until(stop, loop, listener, node, lambda: ready(host, port))
+            finally:
+                node.close()
         finally:
-            node.close()
-    finally:
-        lock.release()
+            lock.release()
+
+
+def _parent_is_gone(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Nothing is ever written to our standard input: readable means closed, and stays readable."""
+    loop.remove_reader(sys.stdin.fileno())
+    stop.set()
 
 
 def _stop_or_die(stop: asyncio.Event) -> None:
@@ -196,7 +205,15 @@ def run(host: str, port: int, directory: Path, config: BrokerConfig, *, stop_wit
 
     `stop_with_stdin` is for a parent that holds the other end of a pipe: when it is gone, however that came, so are we.
     """
+    _allow_many_files()
     _run_loop(serve(host, port, directory, config, _announce, stop_with_stdin=stop_with_stdin))
+
+
+def _allow_many_files() -> None:
+    """Every partition and every connection holds a file; the soft limit is often 1024, the hard one much higher."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _announce(host: str, port: int) -> None:

@@ -14,6 +14,7 @@ A folder that belongs to no topic is left alone and reported: records are never 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -25,7 +26,7 @@ from typing import Final
 from onceflow.broker.partition import Partition
 from onceflow.clock import Clock
 from onceflow.config import BrokerConfig
-from onceflow.errors import ConfigError, ErrorCode, ProtocolError, StorageError
+from onceflow.errors import ConfigError, CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.files import FileSystem
 from onceflow.log.partition import PartitionLog
 
@@ -135,41 +136,53 @@ class Topics:
         self.check_new(name, partitions, overrides)
         topic = Topic(name, uuid.uuid4(), overrides)
         try:
-            for index in range(partitions):
-                folder = self._folder(name, index)
-                if self._files.exists(folder):
-                    self._files.remove_tree(folder)
-                topic.partitions.append(self._open_partition(topic, index))
-            self._files.sync_directory(self._directory)
+            topic.partitions = self._make_partitions(topic, range(partitions))
             self._save(topic)
         except StorageError:
             for partition in topic.partitions:
                 partition.log.abandon()
+            with contextlib.suppress(StorageError):
+                self._finish_delete(name, partitions)
             raise
         self._add(topic)
         return topic
 
     def delete(self, topic: Topic) -> None:
         deleted = json.dumps({"deleted": True, "partitions": len(topic.partitions)}).encode()
-        self._files.replace(self._file(topic.name), deleted)
+        try:
+            self._files.replace(self._file(topic.name), deleted)
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                self._save(topic)  # the mark may be there, and the next start must not act on it: the topic lives on
+            raise
         del self._by_name[topic.name]
         del self._by_id[topic.id.bytes]
         for partition in topic.partitions:
             partition.log.abandon()
             partition.wake()
-        self._finish_delete(topic.name, len(topic.partitions))
+        try:
+            self._finish_delete(topic.name, len(topic.partitions))
+        except StorageError as error:
+            logger.warning("Topic %s is deleted, its files are not; the next start removes them: %s", topic.name, error)
 
     def _finish_delete(self, name: str, partitions: int) -> None:
-        for index in range(partitions):
-            self._files.remove_tree(self._folder(name, index))
+        self._remove_folders(name, range(partitions))
         self._files.remove(self._file(name))
         self._files.sync_directory(self._directory)
         self._files.sync_directory(self._catalogue)
 
     def grow(self, topic: Topic, partitions: int) -> None:
-        added = [self._open_partition(topic, index) for index in range(len(topic.partitions), partitions)]
-        self._files.sync_directory(self._directory)
-        self._files.replace(self._file(topic.name), topic.to_json(partitions))
+        indexes = range(len(topic.partitions), partitions)
+        added: list[Partition] = []
+        try:
+            added = self._make_partitions(topic, indexes)
+            self._files.replace(self._file(topic.name), topic.to_json(partitions))
+        except StorageError:
+            for partition in added:
+                partition.log.abandon()
+            with contextlib.suppress(StorageError):
+                self._remove_folders(topic.name, indexes)
+            raise
         topic.partitions.extend(added)
 
     def configure(self, topic: Topic, overrides: Mapping[str, str]) -> None:
@@ -203,15 +216,37 @@ class Topics:
     def _save(self, topic: Topic) -> None:
         self._files.replace(self._file(topic.name), topic.to_json())
 
-    def _open_partition(self, topic: Topic, index: int) -> Partition:
-        log = PartitionLog(
-            self._files,
-            self._folder(topic.name, index),
-            self._config.topic(topic.overrides),
-            self._clock,
-            fsync=self._config.fsync,
-        )
-        return Partition(topic.name, index, log)
+    def _remove_folders(self, name: str, indexes: range) -> None:
+        for index in indexes:
+            self._files.remove_tree(self._folder(name, index))
+
+    def _make_partitions(self, topic: Topic, indexes: range) -> list[Partition]:
+        """New ones, in folders that an earlier attempt or an earlier topic of this name may have left."""
+        self._remove_folders(topic.name, indexes)
+        partitions = self._open_partitions(topic, indexes)
+        try:
+            self._files.sync_directory(self._directory)
+        except StorageError:
+            for partition in partitions:
+                partition.log.abandon()
+            raise
+        return partitions
+
+    def _open_partitions(self, topic: Topic, indexes: range) -> list[Partition]:
+        """All of them, or none and a `StorageError`."""
+        config = self._config.topic(topic.overrides)
+        fsync = self._config.fsync
+        opened: list[Partition] = []
+        try:
+            for index in indexes:
+                folder = self._folder(topic.name, index)
+                log = PartitionLog(self._files, folder, config, self._clock, fsync=fsync)
+                opened.append(Partition(topic.name, index, log))
+        except StorageError:
+            for partition in opened:
+                partition.log.abandon()
+            raise
+        return opened
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
@@ -223,12 +258,20 @@ class Topics:
                 self._files.remove(self._catalogue / file)  # a replace that was never finished
                 continue
             name = file.removesuffix(".json")
-            content = json.loads(self._files.read_bytes(self._catalogue / file))
-            if content.get("deleted"):
-                self._finish_delete(name, content["partitions"])
-                continue
-            topic = Topic(name, uuid.UUID(content["id"]), content["config"])
-            topic.partitions = [self._open_partition(topic, index) for index in range(content["partitions"])]
+            try:
+                content = json.loads(self._files.read_bytes(self._catalogue / file))
+                partitions = range(content["partitions"])
+                if content.get("deleted"):
+                    self._finish_delete(name, len(partitions))
+                    continue
+                topic = Topic(name, uuid.UUID(content["id"]), content["config"])
+                self._config.check_topic(topic.overrides)
+            except (ValueError, LookupError, TypeError, AttributeError, ConfigError) as error:
+                raise CorruptLog(
+                    f"{self._catalogue / file} does not describe a topic ({error}); its records are in the folders "
+                    f"{name}-0 and so on, untouched. Restore the file, or move it away to go without the topic."
+                ) from error
+            topic.partitions = self._open_partitions(topic, partitions)
             self._add(topic)
         self._report_strangers()
 

@@ -37,9 +37,7 @@ since 1970; a header that occurs several times has a list.
 
 BATCH = 500
 POLL_S = 0.2
-STALLED_S = (
-    15.0  # without --follow there is something to read until the end: silence means that the broker is gone
-)
+STALLED_S = 15.0  # without --follow there is something to read until the end: silence means that the broker is gone
 Start = str | int | datetime
 
 
@@ -91,9 +89,7 @@ def add_parser(subparsers: Any) -> None:
     how.add_argument("--keys", action="store_true", help="the key and a tab before the value")
     how.add_argument("--headers", action="store_true", help="name=value,... and a tab before the key")
     how.add_argument("--offsets", action="store_true", help="partition:offset and a tab before all that")
-    how.add_argument(
-        "--null-value", metavar="MARKER", default="null", help="print nulls as this (default: null)"
-    )
+    how.add_argument("--null-value", metavar="MARKER", default="null", help="print nulls as this (default: null)")
     how.add_argument("--json", action="store_true", help="a JSON object per line, with everything")
     add_connection(parser)
 
@@ -140,9 +136,7 @@ def _spans(admin: Any, args: argparse.Namespace, partitions: list[int]) -> list[
         by_time = admin.offsets_at(places, int(args.start.timestamp() * 1000))
     if isinstance(args.start, int) and all(args.start > latest for _, latest in ends.values()):
         longest = max(latest for _, latest in ends.values())
-        raise ClientError(
-            f"there is no offset {args.start} yet: what can be read of {args.topic!r} ends at {longest}"
-        )
+        raise ClientError(f"there is no offset {args.start} yet: what can be read of {args.topic!r} ends at {longest}")
     spans = []
     for place in places:
         earliest, latest = ends[place]
@@ -191,9 +185,7 @@ class Reader:
         ends = {span.partition: span.end for span in spans if span.end is None or span.start < span.end}
         if not ends:
             return
-        self._consumer.assign(
-            [TopicPartition(self._topic, s.partition, s.start) for s in spans if s.partition in ends]
-        )
+        self._consumer.assign([TopicPartition(self._topic, s.partition, s.start) for s in spans if s.partition in ends])
         out = sys.stdout.buffer
         left = limit
         heard_at = time.monotonic()

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from onceflow.cli.common import (
     add_connection,
@@ -24,6 +24,7 @@ from onceflow.cli.common import (
     name_and_value,
     whole_number,
 )
+from onceflow.client.problems import Overheard, configured, describe
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 
@@ -49,8 +50,7 @@ INTERRUPTED_FLUSH_S = 5.0
 Header = tuple[str, bytes | None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
+class Message(NamedTuple):
     value: bytes | None
     key: bytes | None = None
     headers: tuple[Header, ...] = ()
@@ -94,9 +94,7 @@ class LineFormat:
             raise BadLineError('it is not a JSON object such as {"key": "k", "value": "v"}')
         unknown = sorted(fields.keys() - JSON_FIELDS - JSON_IGNORED)
         if unknown:
-            raise BadLineError(
-                f"it has an unknown field {unknown[0]!r}; there are {', '.join(sorted(JSON_FIELDS))}"
-            )
+            raise BadLineError(f"it has an unknown field {unknown[0]!r}; there are {', '.join(sorted(JSON_FIELDS))}")
         if "value" not in fields:
             raise BadLineError('it has no "value"; to send an empty one say "value": null')
         try:
@@ -139,8 +137,6 @@ class Tally:
 
     def delivered(self, error: Any, _message: Any) -> None:
         """librdkafka's delivery report, once per message."""
-        from onceflow.client.problems import describe
-
         if error is None:
             self.acknowledged += 1
         else:
@@ -150,13 +146,10 @@ class Tally:
 class Sender:
     """A producer for one topic that counts outcomes."""
 
-    def __init__(
-        self, topic: str, partitions: int, partition: int | None, configuration: dict[str, Any]
-    ) -> None:
-        from confluent_kafka import Producer
+    def __init__(self, topic: str, partitions: int, partition: int | None, configuration: dict[str, Any]) -> None:
+        from confluent_kafka import KafkaException, Producer
 
-        from onceflow.client.problems import configured
-
+        self._refusal = KafkaException  # imported once, not for each message
         self._topic = topic
         self._partitions = partitions
         self._partition = partition
@@ -165,10 +158,6 @@ class Sender:
             self._producer = Producer(configuration | {"on_delivery": self.tally.delivered})
 
     def send(self, message: Message) -> None:
-        from confluent_kafka import KafkaException
-
-        from onceflow.client.problems import describe
-
         partition = self._partition if message.partition is None else message.partition
         if partition is not None and partition >= self._partitions:
             raise BadLineError(
@@ -188,7 +177,7 @@ class Sender:
                 return
             except BufferError:  # a full queue: wait for the broker to take some of it
                 self._producer.poll(0.1)
-            except KafkaException as refused:  # too large for the client's own limit, mostly
+            except self._refusal as refused:  # too large for the client's own limit, mostly
                 self.tally.failed[describe(refused.args[0])] += 1
                 return
 
@@ -213,12 +202,8 @@ def add_parser(subparsers: Any) -> None:
     lines = parser.add_argument_group("what a line is")
     lines.add_argument("--file", metavar="F", help="read this file instead of standard input")
     lines.add_argument("--json", action="store_true", help="each line is a JSON object, see below")
-    lines.add_argument(
-        "--key-separator", metavar="SEP", help="what stands before the first SEP in a line is the key"
-    )
-    lines.add_argument(
-        "--null-value", metavar="MARKER", help="a value equal to MARKER is sent as null (a tombstone)"
-    )
+    lines.add_argument("--key-separator", metavar="SEP", help="what stands before the first SEP in a line is the key")
+    lines.add_argument("--null-value", metavar="MARKER", help="a value equal to MARKER is sent as null (a tombstone)")
     lines.add_argument(
         "--header",
         metavar="NAME=VALUE",
@@ -228,9 +213,7 @@ def add_parser(subparsers: Any) -> None:
         help="a header for every message",
     )
     sending = parser.add_argument_group("how to send")
-    sending.add_argument(
-        "--partition", metavar="N", type=whole_number(0), help="default: by key, else spread"
-    )
+    sending.add_argument("--partition", metavar="N", type=whole_number(0), help="default: by key, else spread")
     sending.add_argument("--compression", choices=["none", "gzip", "snappy", "lz4", "zstd"], default="none")
     sending.add_argument("--acks", choices=["0", "1", "all"], help="default: all")
     sending.add_argument(
@@ -251,7 +234,6 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from onceflow.client.admin import Admin
-    from onceflow.client.problems import Overheard
 
     line_format = _line_format(args)
     settings = connection(args)
@@ -272,9 +254,7 @@ def run(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             interrupted = True
             sender.finish(INTERRUPTED_FLUSH_S)
-    _report(
-        sender.tally, settings.bootstrap, time.monotonic() - started, confirmed=configuration["acks"] != "0"
-    )
+    _report(sender.tally, settings.bootstrap, time.monotonic() - started, confirmed=configuration["acks"] != "0")
     if bad_line is not None:
         print(f"onceflow: {bad_line}", file=sys.stderr)
     if interrupted:
@@ -284,9 +264,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _line_format(args: argparse.Namespace) -> LineFormat:
     if args.json and (args.key_separator is not None or args.null_value is not None):
-        raise ConfigError(
-            "with --json each line says what is key and null: leave out --key-separator and --null-value"
-        )
+        raise ConfigError("with --json each line says what is key and null: leave out --key-separator and --null-value")
     if args.key_separator == "":
         raise ConfigError("--key-separator is empty: there would be no end of the key")
     return LineFormat(
@@ -305,9 +283,7 @@ def _configuration(args: argparse.Namespace, settings: ClientSettings, error_cb:
     acks = args.acks or "all"
     idempotent = acks == "all" if args.idempotent is None else args.idempotent
     if idempotent and acks != "all":
-        raise ConfigError(
-            f"--idempotent needs the broker's word for every message: it does not go with --acks {acks}"
-        )
+        raise ConfigError(f"--idempotent needs the broker's word for every message: it does not go with --acks {acks}")
     return settings.librdkafka(
         error_cb=error_cb,
         # Many small lines are the usual case; a few milliseconds of waiting make batches of them.

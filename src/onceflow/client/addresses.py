@@ -57,15 +57,11 @@ def _parse_one(part: str, whole: str) -> Address:
         host, colon, port = rest.partition(":")
         well_formed = True
     if not well_formed or not host or any(c.isspace() or c in "/@" for c in host) or (colon and not port):
-        raise ConfigError(
-            f"{whole!r} is not an address: it should look like HOST:PORT, for example 127.0.0.1:9092"
-        )
+        raise ConfigError(f"{whole!r} is not an address: it should look like HOST:PORT, for example 127.0.0.1:9092")
     if not port:
         return Address(host, DEFAULT_PORT)
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigError(
-            f"{whole!r} is not an address: {port!r} is not a port, which is a number from 1 to 65535"
-        )
+        raise ConfigError(f"{whole!r} is not an address: {port!r} is not a port, which is a number from 1 to 65535")
     return Address(host, int(port))
 
 

@@ -151,9 +151,7 @@ class Admin:
             KafkaError._INVALID_ARG,
         )
         try:
-            for future in self._client.create_topics(
-                [new], request_timeout=self._settings.timeout_s
-            ).values():
+            for future in self._client.create_topics([new], request_timeout=self._settings.timeout_s).values():
                 future.result()
         except KafkaException as problem:
             error = problem.args[0]
@@ -167,9 +165,7 @@ class Admin:
         from confluent_kafka import KafkaError, KafkaException
 
         try:
-            for future in self._client.delete_topics(
-                [name], request_timeout=self._settings.timeout_s
-            ).values():
+            for future in self._client.delete_topics([name], request_timeout=self._settings.timeout_s).values():
                 future.result()
         except KafkaException as problem:
             error = problem.args[0]
@@ -190,33 +186,22 @@ class Admin:
         latest = self._list_offsets(at, _api().OffsetSpec.latest(), read_committed)
         return {place: (earliest[place], latest[place]) for place in at}
 
-    def offsets_at(
-        self, at: Iterable[tuple[str, int]], timestamp_ms: int
-    ) -> dict[tuple[str, int], int | None]:
+    def offsets_at(self, at: Iterable[tuple[str, int]], timestamp_ms: int) -> dict[tuple[str, int], int | None]:
         """Per (topic, partition) the first offset of this time or later; None if there is none."""
 
-        found = self._list_offsets(
-            list(at), _api().OffsetSpec.for_timestamp(timestamp_ms), read_committed=False
-        )
+        found = self._list_offsets(list(at), _api().OffsetSpec.for_timestamp(timestamp_ms), read_committed=False)
         return {place: offset if offset >= 0 else None for place, offset in found.items()}
 
-    def _list_offsets(
-        self, at: list[tuple[str, int]], spec: Any, read_committed: bool
-    ) -> dict[tuple[str, int], int]:
+    def _list_offsets(self, at: list[tuple[str, int]], spec: Any, read_committed: bool) -> dict[tuple[str, int], int]:
         from confluent_kafka import IsolationLevel, TopicPartition
 
         with translated("asking for offsets"):
             futures = self._client.list_offsets(
                 {TopicPartition(topic, partition): spec for topic, partition in at},
-                isolation_level=IsolationLevel.READ_COMMITTED
-                if read_committed
-                else IsolationLevel.READ_UNCOMMITTED,
+                isolation_level=IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=self._settings.timeout_s,
             )
-            return {
-                (place.topic, place.partition): int(future.result().offset)
-                for place, future in futures.items()
-            }
+            return {(place.topic, place.partition): int(future.result().offset) for place, future in futures.items()}
 
     def _metadata(self) -> Any:
         from confluent_kafka import KafkaException

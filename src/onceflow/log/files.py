@@ -30,9 +30,16 @@ Buffer = bytes | bytearray | memoryview
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 
+def temporary_for(path: Path) -> Path:
+    """Where the new content of a file is written before it takes the name. Names have at most 255 bytes (topics: 249)."""
+    return path.with_name(path.name[: 255 - len(TEMPORARY_SUFFIX)] + TEMPORARY_SUFFIX)
+
+
 class File(Protocol):
     path: Path
     size: int
+    lost_pages: bool
+    """A sync has failed; every further one will."""
 
     def append(self, data: Buffer) -> None: ...
     def read(self, at: int, size: int) -> bytes: ...
@@ -68,11 +75,11 @@ def _sentence(doing: str, path: Path, error: OSError) -> StorageError:
 class RealFile:
     """One open file. Appends go by position, so a failed one is simply written over by the next."""
 
-    __slots__ = ("_fd", "_lost_pages", "path", "size")
+    __slots__ = ("_fd", "lost_pages", "path", "size")
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lost_pages = False
+        self.lost_pages = False
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self.size = os.fstat(self._fd).st_size
@@ -93,17 +100,17 @@ class RealFile:
 
     def read(self, at: int, size: int) -> bytes:
         try:
-            return os.pread(self._fd, min(size, self.size - at), at)
+            return os.pread(self._fd, max(0, min(size, self.size - at)), at)
         except OSError as error:
             raise _sentence("read", self.path, error) from error
 
     def sync(self) -> None:
-        if self._lost_pages:
+        if self.lost_pages:
             raise StorageError(f"An earlier flush of {self.path} failed.")
         try:
             os.fdatasync(self._fd)
         except OSError as error:
-            self._lost_pages = True
+            self.lost_pages = True
             raise _sentence("flush", self.path, error) from error
 
     def truncate(self, size: int) -> None:
@@ -136,7 +143,7 @@ class RealFileSystem:
             raise _sentence("read", path, error) from error
 
     def replace(self, path: Path, data: bytes) -> None:
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        temporary = temporary_for(path)
         try:
             with open(temporary, "wb") as file:
                 file.write(data)

@@ -16,6 +16,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+from onceflow.log.files import File
+
 __all__ = ["OffsetIndex", "TimeIndex"]
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
@@ -25,7 +27,7 @@ _TIME_ENTRY: Final = struct.Struct(">qi")
 class OffsetIndex:
     """Entries (last offset of a batch - base, position of that batch), both rising."""
 
-    __slots__ = ("_base", "_offsets", "_positions", "saved")
+    __slots__ = ("_base", "_offsets", "_positions", "file", "saved")
     entry_size = _OFFSET_ENTRY.size
 
     def __init__(self, base_offset: int) -> None:
@@ -34,6 +36,8 @@ class OffsetIndex:
         self._positions = array("q")
         self.saved = 0
         """How many entries are in the file."""
+        self.file: File | None = None
+        """The file that they were last saved through; whether it could be synced is known only later."""
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -63,7 +67,7 @@ class OffsetIndex:
         index = cls(base_offset)
         if data is None or len(data) % _OFFSET_ENTRY.size:
             return None
-        previous = (-1, -1)
+        previous = (-1, 0)  # the batch at position 0 never has an entry: one that says so is a page that was never written
         for entry in _OFFSET_ENTRY.iter_unpack(data):
             if entry[0] <= previous[0] or entry[1] <= previous[1]:
                 return None
@@ -77,7 +81,7 @@ class OffsetIndex:
 class TimeIndex:
     """Entries (largest timestamp so far, offset - base of its batch), timestamps rising."""
 
-    __slots__ = ("_base", "_offsets", "_timestamps", "saved")
+    __slots__ = ("_base", "_offsets", "_timestamps", "file", "saved")
     entry_size = _TIME_ENTRY.size
 
     def __init__(self, base_offset: int) -> None:
@@ -85,6 +89,7 @@ class TimeIndex:
         self._timestamps = array("q")
         self._offsets = array("q")
         self.saved = 0
+        self.file: File | None = None
 
     def __len__(self) -> int:
         return len(self._timestamps)
@@ -122,7 +127,8 @@ class TimeIndex:
             return None
         previous = (-(2**63), -1)
         for entry in _TIME_ENTRY.iter_unpack(data):
-            if entry[0] <= previous[0] or entry[1] <= previous[1]:
+            # (0, 0) is a page that was never written, or rare enough to read the segment for.
+            if entry[0] <= previous[0] or entry[1] <= previous[1] or entry == (0, 0):
                 return None
             index._timestamps.append(entry[0])
             index._offsets.append(entry[1])

@@ -139,14 +139,13 @@ class PartitionLog:
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         self.end_offset = max(self.end_offset, self.start_offset)
         self._checkpoint_offset = found.checkpoint
-        self._unsaved = [segment for segment in self.segments if segment.base_offset >= found.checkpoint]
-        if self.active not in self._unsaved:
-            self._unsaved.append(self.active)
+        # From the segment that the checkpoint falls into: what it holds above the checkpoint is not synced yet either.
+        self._unsaved = self.segments[max(0, bisect_right(self._bases, found.checkpoint) - 1) :]
         self.wants_checkpoint = found.scanned_bytes > 0
         self._needs_repair = False
         self._dirty: list[File] = []
-        self._new_names = False
-        if self._fsync and (found.scanned_bytes or found.cut_bytes or not found.checkpoint):
+        self._new_names = self.end_offset == self.start_offset  # a new log: its first flush makes its name durable
+        if self._fsync and (found.scanned_bytes or found.cut_bytes):
             # What was read above the checkpoint may still be in the page cache only; show it when it is safe.
             for segment in self._unsaved:
                 segment.log.sync()
@@ -308,7 +307,8 @@ class PartitionLog:
     def begin_checkpoint(self) -> Checkpoint | None:
         """What to write so that a restart need not look below the current end; None if there is nothing new."""
         self.wants_checkpoint = False
-        if self.end_offset == self._checkpoint_offset or self._needs_repair:
+        nothing_new = self.end_offset == self._checkpoint_offset and self._unsaved == [self.active]
+        if nothing_new or self._needs_repair:
             return None
         indexes = [file for segment in self._unsaved for file in segment.save_indexes()]
         return Checkpoint(
@@ -477,11 +477,33 @@ class PartitionLog:
                 self._set_high_watermark(self.segments[0], 0, self.high_watermark)
             segment.delete()
 
+    def settled_segments(self) -> list[tuple[Segment, int]]:
+        """Sealed segments that no flush, checkpoint or repair comes back to, with the offset where the next one begins.
+
+        Compaction may replace them. They are below the last checkpoint, so a restart does not read compacted batches
+        to learn what producers wrote, unless the snapshots are lost.
+        """
+        settled = []
+        limit = min(self.last_stable_offset, self._checkpoint_offset)
+        for segment, next_base in zip(self.segments, self._bases[1:], strict=False):
+            if next_base > limit or segment in self._unsaved:
+                break
+            settled.append((segment, next_base))
+        return settled
+
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
-        """Put a compacted segment in the place of the ones it was made from (`log.compaction` has committed it)."""
+        """Put a compacted segment in the place of the settled ones it was made from, and close those.
+
+        Their names on disk are the business of `log.compaction`.
+        """
         at = self.segments.index(old[0])
+        assert self.segments[at : at + len(old)] == old
         self.segments[at : at + len(old)] = [new]
         self._bases = [segment.base_offset for segment in self.segments]
+        if self._hw_segment in old:  # it stood at the end of the last one
+            self._set_high_watermark(new, new.size, self.high_watermark)
+        for segment in old:
+            segment.close()
 
     def _read_start_offset(self) -> int:
         path = self.directory / START_FILE

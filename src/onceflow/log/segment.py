@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from onceflow.errors import CorruptLog
+from onceflow.errors import CorruptLog, StorageError
 from onceflow.log.files import Buffer, File, FileSystem
 from onceflow.log.index import OffsetIndex, TimeIndex
 from onceflow.wire.batch import HEADER_SIZE, MAGIC, MIN_LENGTH, NO_TIMESTAMP, BatchHeader, read_header
@@ -33,11 +33,12 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 class Segment:
-    def __init__(self, files: FileSystem, directory: Path, base_offset: int) -> None:
+    def __init__(self, files: FileSystem, directory: Path, base_offset: int, log: File | None = None) -> None:
+        """`log` is for a segment whose file is open already, and may not have its name yet (`log.compaction`)."""
         self._files = files
         self._directory = directory
         self.base_offset = base_offset
-        self.log: File = files.open(self.path(LOG_SUFFIX))
+        self.log: File = files.open(self.path(LOG_SUFFIX)) if log is None else log
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._bytes_since_entry = 0
@@ -75,16 +76,41 @@ class Segment:
         """Bring the index files up to date with what is known; returns them open, for the caller to sync and close."""
         if self.max_timestamp_offset >= 0:
             self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
-        saved = []
-        for index, suffix in ((self.offset_index, OFFSET_INDEX_SUFFIX), (self.time_index, TIME_INDEX_SUFFIX)):
-            file = self._files.open(self.path(suffix))
-            saved.append(file)
-            if file.size != index.saved * index.entry_size:
-                file.truncate(0)
-                index.saved = 0
-            file.append(index.to_bytes(index.saved))
-            index.saved = len(index)
+        saved: list[File] = []
+        try:
+            for index, suffix in ((self.offset_index, OFFSET_INDEX_SUFFIX), (self.time_index, TIME_INDEX_SUFFIX)):
+                saved.append(self._save(index, self.path(suffix)))
+        except StorageError:
+            for file in saved:
+                file.close()
+            raise
         return saved
+
+    def _save(self, index: OffsetIndex | TimeIndex, path: Path) -> File:
+        """Entries that an earlier checkpoint vouches for are never taken out of the file, not even for a moment.
+
+        What is left after a crash in the middle would be a shorter index that looks sound, and with the last entry of the
+        time index the newest timestamp of the segment would be gone.
+        """
+        if index.file is not None and index.file.lost_pages:
+            index.saved = 0
+        file = self._files.open(path)
+        try:
+            known = index.saved * index.entry_size
+            if known and file.size > known:
+                file.truncate(known)
+            if file.size == known:
+                file.append(index.to_bytes(index.saved))
+            else:
+                file.close()
+                self._files.replace(path, index.to_bytes())
+                file = self._files.open(path)
+        except StorageError:
+            file.close()
+            raise
+        index.saved = len(index)
+        index.file = file
+        return file
 
     def drop_indexes(self) -> None:
         """Free the memory of a sealed segment's indexes; they are read again when needed."""
@@ -94,32 +120,33 @@ class Segment:
 
     @property
     def offset_index(self) -> OffsetIndex:
-        if self._offset_index is None:
-            self._load_indexes()
+        if self._offset_index is None and not self.load_indexes():
+            self.rebuild_indexes()
         assert self._offset_index is not None
         return self._offset_index
 
     @property
     def time_index(self) -> TimeIndex:
-        if self._time_index is None:
-            self._load_indexes()
+        if self._time_index is None and not self.load_indexes():
+            self.rebuild_indexes()
         assert self._time_index is not None
         return self._time_index
 
-    def _load_indexes(self) -> None:
-        """From their files, or by reading the whole segment where a file is missing or not an index."""
+    def load_indexes(self) -> bool:
+        """Read both from their files; False where a file is missing or is not an index."""
         offsets = OffsetIndex.from_bytes(self.base_offset, self._read_if_there(OFFSET_INDEX_SUFFIX))
         times = TimeIndex.from_bytes(self.base_offset, self._read_if_there(TIME_INDEX_SUFFIX))
         if offsets is None or times is None:
-            self.rebuild_indexes()
-        else:
-            self._offset_index, self._time_index = offsets, times
+            return False
+        self._offset_index, self._time_index = offsets, times
+        return True
 
     def _read_if_there(self, suffix: str) -> bytes | None:
         path = self.path(suffix)
         return self._files.read_bytes(path) if self._files.exists(path) else None
 
     def rebuild_indexes(self, interval: int = 4096) -> None:
+        """By reading the headers of the whole segment, which must be sound to its end."""
         self.start_indexes()
         for position, header in self.headers(0):
             self.note(position, header.size, header.last_offset, header.max_timestamp, interval)
@@ -164,7 +191,7 @@ class Segment:
                 break
             yield position, header
             position += header.size
-        if position != end:
+        if position < end:
             raise CorruptLog(f"{self.log.path} ends in the middle of a record batch at position {position}.")
 
     def batches(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader, bytes]]:
@@ -179,3 +206,4 @@ class Segment:
         self.close()
         for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self._files.remove(self.path(suffix))
+

@@ -30,7 +30,7 @@ import cramjam
 
 from onceflow.errors import ConfigError, MalformedMessage
 
-__all__ = ["DECOMPRESSED_BYTES_MAX", "LEVELS", "Codec", "compress", "decompress"]
+__all__ = ["DECOMPRESSED_BYTES_MAX", "DEFAULT_LEVELS", "LEVELS", "Codec", "compress", "decompress"]
 
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Default for `max_bytes`: 64 times what `message.max.bytes` lets through packed, and still harmless."""
@@ -54,11 +54,16 @@ LEVELS: Final = {
     Codec.ZSTD: range(-131072, 23),
 }
 """The levels that Kafka's `compression.<codec>.level` settings accept (KIP-390). Snappy has none."""
+DEFAULT_LEVELS: Final = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
+"""The defaults of these settings. They are names more than levels: -1 lets zlib choose, and Kafka's lz4 takes its fast
+compressor at 9, the slow ones at every other level."""
 
 
 def compress(codec: int, data: Bytes, level: int | None = None) -> bytes:
     """Pack `data`. Without a level, each codec uses Kafka's default; codecs that have no levels ignore it."""
     codec = Codec(codec)
+    if level == DEFAULT_LEVELS.get(codec):
+        level = None
     if level is not None and codec in LEVELS and level not in LEVELS[codec]:
         levels = LEVELS[codec]
         raise ConfigError(
@@ -188,9 +193,8 @@ def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
 
 # --- lz4 and zstd
 
-_LZ4_LEVEL: Final = 1
-"""The fast compressor: what Kafka runs at its nominal default level of 9; the real 9 is the slow one."""
-_ZSTD_LEVEL: Final = 3
+_LZ4_FAST: Final = 1
+_ZSTD_LEVEL: Final = DEFAULT_LEVELS[Codec.ZSTD]
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_CONTENT_SIZE_BIT: Final = 0x08
@@ -203,7 +207,7 @@ _BELIEVED_RATIO: Final = 256
 
 def _lz4_compress(data: Bytes, level: int | None) -> bytes:
     packer = cramjam.lz4.Compressor(
-        level=_LZ4_LEVEL if level is None else level, content_checksum=False, block_linked=False
+        level=_LZ4_FAST if level is None else level, content_checksum=False, block_linked=False
     )
     packer.compress(bytes(data))  # unlike the functions of the library, this takes nothing else
     return bytes(packer.finish())

@@ -434,7 +434,7 @@ def test_the_help_explains_and_has_an_example(dump: Dump) -> None:
 
 def onceflow(*arguments: str | Path, **environment: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "onceflow.cli", *map(str, arguments)],
+        [sys.executable, "-c", "import sys; from onceflow.cli import main; sys.exit(main())", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, **environment},

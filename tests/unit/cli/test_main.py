@@ -140,9 +140,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported(command: str) -> None:
         "print([m for m in ('confluent_kafka', 'rich') if m in sys.modules], file=sys.stderr)"
     )
     arguments = [command, "--help"] if command else ["--help"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
 
 
@@ -181,9 +179,7 @@ def test_addresses_as_librdkafka_takes_them(text: str, addresses: list[Address])
     assert parse_bootstrap(text) == addresses
 
 
-@pytest.mark.parametrize(
-    "text", ["", ",", "a:", ":9092", "a:0", "a:65536", "a:-1", "a:9092/x", "[::1", "a b"]
-)
+@pytest.mark.parametrize("text", ["", ",", "a:", ":9092", "a:0", "a:65536", "a:-1", "a:9092/x", "[::1", "a b"])
 def test_what_is_not_an_address(text: str) -> None:
     with pytest.raises(ConfigError, match="is not an address"):
         parse_bootstrap(text)

@@ -187,9 +187,7 @@ def test_the_plan_sees_connection_version_and_size(broker: FakeBroker) -> None:
                 client.receive()
 
     fetch = {"api_key": FETCH, "api_version": 12, "correlation_id": 7}
-    assert seen == [
-        Frame(connection=connection, size=size, **fetch) for connection in (1, 2) for size in (8, 7)
-    ]
+    assert seen == [Frame(connection=connection, size=size, **fetch) for connection in (1, 2) for size in (8, 7)]
 
 
 def test_while_the_broker_is_down_connections_are_closed_and_later_ones_work(broker: FakeBroker) -> None:

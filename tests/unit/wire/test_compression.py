@@ -14,11 +14,11 @@ import warnings
 import aiokafka.codec
 import cramjam
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onceflow.errors import ConfigError, MalformedMessage
-from onceflow.wire.compression import LEVELS, Codec, compress, decompress
+from onceflow.wire.compression import DEFAULT_LEVELS, LEVELS, Codec, compress, decompress
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas in an old way
@@ -33,6 +33,8 @@ AIOKAFKA = {
 }
 XERIAL = b"\x82SNAPPY\x00"
 MIB = 1024 * 1024
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no finding."""
 
 
 def some_text(size: int) -> bytes:
@@ -45,7 +47,7 @@ def some_text(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-@settings(deadline=None)
+@PATIENT
 @given(data=st.binary(max_size=2000) | st.integers(0, 200_000).map(some_text))
 def test_what_was_packed_unpacks_to_the_same(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, data)) == data
@@ -76,6 +78,12 @@ def test_a_higher_level_packs_tighter(codec: Codec, weak: int, strong: int) -> N
 def test_a_level_that_does_not_exist_is_refused_with_the_range(codec: Codec, level: int) -> None:
     with pytest.raises(ConfigError, match=rf"level {level} does not exist for {codec.name.lower()}: choose from"):
         compress(codec, b"data", level)
+
+
+@pytest.mark.parametrize("codec", DEFAULT_LEVELS)
+def test_kafkas_default_level_is_our_default(codec: Codec) -> None:
+    data = some_text(50_000)
+    assert compress(codec, data, DEFAULT_LEVELS[codec]) == compress(codec, data)
 
 
 def test_snappy_has_no_levels_and_ignores_one() -> None:
@@ -213,18 +221,18 @@ def test_an_lz4_frame_that_states_its_size_is_refused_by_its_header() -> None:
         decompress(Codec.LZ4, b"\x04\x22\x4d\x18\x68\x40" + struct.pack("<Q", 101) + b"\x00", max_bytes=100)
 
 
-def test_a_megabyte_of_empty_gzip_members_does_not_take_quadratic_time() -> None:
-    members = gzip.compress(b"") * (MIB // 20)
+def test_empty_gzip_members_do_not_take_quadratic_time() -> None:
+    members = gzip.compress(b"") * (4 * MIB // 20)
     started = time.monotonic()
     assert decompress(Codec.GZIP, members) == b""
-    assert time.monotonic() - started < 10  # 0.4 s when this was written; copying the rest each time takes minutes
+    assert time.monotonic() - started < 10  # about 1 s; where each member copies all the rest it is about 16 s
 
 
 # --- damage
 
 
 @pytest.mark.parametrize("codec", PACKED)
-@settings(deadline=None)
+@PATIENT
 @given(data=st.binary(max_size=300))
 def test_garbage_is_malformed(codec: Codec, data: bytes) -> None:
     with contextlib.suppress(MalformedMessage):  # a few bytes can be a valid, tiny stream
@@ -232,7 +240,7 @@ def test_garbage_is_malformed(codec: Codec, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-@settings(max_examples=300, deadline=None)
+@settings(PATIENT, max_examples=300)
 @given(at=st.integers(0, 10_000), flip=st.integers(1, 255), size=st.integers(0, 5000))
 def test_a_changed_byte_is_malformed_or_harmless(codec: Codec, at: int, flip: int, size: int) -> None:
     packed = bytearray(compress(codec, some_text(size)))
@@ -242,7 +250,7 @@ def test_a_changed_byte_is_malformed_or_harmless(codec: Codec, at: int, flip: in
 
 
 @pytest.mark.parametrize("codec", PACKED)
-@settings(deadline=None)
+@PATIENT
 @given(size=st.integers(1, 5000), cut=st.integers(1, 5000))
 def test_what_is_cut_short_is_malformed(codec: Codec, size: int, cut: int) -> None:
     data = some_text(size)

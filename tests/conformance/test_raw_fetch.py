@@ -1,0 +1,236 @@
+"""Fetch: positions, limits, waiting and sessions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from onceflow.errors import ErrorCode
+from onceflow.wire.batch import batches
+from onceflow.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from onceflow.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from tests.conformance.conftest import RunningBroker
+from tests.support.raw import Wire, batch, fetch_request
+
+READ_COMMITTED = 1
+NEW_SESSION, NO_SESSION = 0, -1
+
+no_sessions = pytest.mark.onceflow_differs("Onceflow grants no fetch sessions: it answers session id 0, and clients do without")
+
+
+@pytest.fixture
+def five_batches(wire: Wire, topic: str) -> str:
+    """Offsets 0 to 9, two records in each batch."""
+    for number in range(5):
+        wire.produce(topic, batch(f"{number}a", f"{number}b"))
+    return topic
+
+
+BATCH_SIZE = len(batch("0a", "0b"))
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+def test_every_version_returns_the_batches(wire: Wire, five_batches: str, version: int) -> None:
+    answer = wire.fetch(five_batches, 0, version=version)
+    assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (ErrorCode.NONE, 10, 10)
+    assert answer.log_start_offset == (0 if version >= 5 else -1)
+    assert answer.preferred_read_replica == -1
+    assert [header.base_offset for header, _ in batches(answer.records)] == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("version", range(13, 18))
+def test_newer_versions_name_the_topic_by_id(wire: Wire, five_batches: str, version: int) -> None:
+    topic_id = wire.metadata(name=five_batches).topic_id
+    [answer] = wire.ask(fetch_request(topic_id, 0), version).responses
+    assert answer.topic_id == topic_id
+    assert len(answer.partitions[0].records) == 5 * BATCH_SIZE
+
+
+def test_a_position_inside_a_batch_returns_the_whole_batch(wire: Wire, five_batches: str) -> None:
+    headers = [header.base_offset for header, _ in batches(wire.fetch(five_batches, 3).records)]
+    assert headers == [2, 4, 6, 8]
+
+
+def test_batches_carry_the_leader_epoch(wire: Wire, five_batches: str) -> None:
+    epoch = wire.metadata(name=five_batches).partitions[0].leader_epoch
+    assert {header.leader_epoch for header in wire.headers(five_batches)} == {epoch}
+
+
+@pytest.mark.parametrize("offset", [11, 1000, -1, -5])
+def test_a_position_outside_the_log_is_out_of_range(wire: Wire, five_batches: str, offset: int) -> None:
+    answer = wire.fetch(five_batches, offset)
+    assert (answer.error_code, answer.high_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert not answer.records
+
+
+def test_readers_of_committed_records_get_the_list_of_aborted_ones(wire: Wire, five_batches: str) -> None:
+    assert wire.fetch(five_batches, 0).aborted_transactions is None
+    assert wire.fetch(five_batches, 0, isolation_level=READ_COMMITTED).aborted_transactions == []
+
+
+def test_unknown_topics_and_partitions_are_told(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
+    assert wire.fetch(new_name(), 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert wire.fetch(topic, 0, partition=7).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    [answer] = wire.ask(fetch_request(uuid4(), 0), version=13).responses
+    assert answer.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_leader_epoch_from_the_future_is_unknown(wire: Wire, five_batches: str) -> None:
+    assert wire.fetch(five_batches, 0, leader_epoch=0).error_code == ErrorCode.NONE
+    assert wire.fetch(five_batches, 0, leader_epoch=5).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+# --- limits
+
+
+@pytest.mark.parametrize("limit", [{"max_bytes": 1}, {"partition_max_bytes": 1}, {"max_bytes": 0}], ids=str)
+def test_one_batch_is_returned_even_if_it_is_too_large(wire: Wire, five_batches: str, limit: dict[str, int]) -> None:
+    assert len(wire.fetch(five_batches, 0, **limit).records) == BATCH_SIZE
+
+
+@pytest.mark.parametrize("setting", ["max_bytes", "partition_max_bytes"])
+def test_limits_hold_from_the_second_batch_on(wire: Wire, five_batches: str, setting: str) -> None:
+    records = wire.fetch(five_batches, 0, **{setting: 3 * BATCH_SIZE}).records
+    assert [header.base_offset for header, _ in batches(records)] == [0, 2, 4]
+
+
+def test_only_the_first_partition_may_exceed_the_limit(wire: Wire, new_name: Callable[[], str]) -> None:
+    topic = new_name()
+    wire.create_topic(topic, partitions=2)
+    for partition in (0, 1):
+        wire.produce(topic, batch("x" * 1000), partition=partition)
+    request = fetch_request(topic, 0, max_bytes=1)
+    request.topics[0].partitions += fetch_request(topic, 0, partition=1).topics[0].partitions
+    [answer] = wire.ask(request, version=12).responses
+    assert [len(each.records) > 0 for each in answer.partitions] == [True, False]
+
+
+# --- waiting
+
+
+def test_an_empty_fetch_waits_as_long_as_it_was_told(wire: Wire, topic: str) -> None:
+    started = time.monotonic()
+    answer = wire.fetch(topic, 0, max_wait_ms=400)
+    assert 0.35 < time.monotonic() - started < 5
+    assert (answer.error_code, len(answer.records)) == (ErrorCode.NONE, 0)
+
+
+def test_too_few_bytes_are_returned_when_the_wait_is_over(wire: Wire, five_batches: str) -> None:
+    started = time.monotonic()
+    answer = wire.fetch(five_batches, 0, min_bytes=1_000_000, max_wait_ms=400)
+    assert 0.35 < time.monotonic() - started < 5
+    assert len(answer.records) == 5 * BATCH_SIZE
+
+
+def test_enough_bytes_are_returned_at_once(wire: Wire, five_batches: str) -> None:
+    started = time.monotonic()
+    assert wire.fetch(five_batches, 0, min_bytes=BATCH_SIZE, max_wait_ms=20_000).records
+    assert time.monotonic() - started < 5
+
+
+def test_a_waiting_fetch_returns_when_there_are_enough_bytes(wire: Wire, topic: str, broker: RunningBroker) -> None:
+    request = fetch_request(topic, 0, min_bytes=BATCH_SIZE + 1, max_wait_ms=20_000)
+    started = time.monotonic()
+    with Wire(broker.bootstrap) as writer:
+        wire.send(request, version=12)
+        writer.produce(topic, batch("0a", "0b"))
+        writer.produce(topic, batch("1a", "1b"))
+    _, answer = wire.receive(request, version=12)
+    assert time.monotonic() - started < 5
+    assert len(answer.responses[0].partitions[0].records) == 2 * BATCH_SIZE
+
+
+def test_an_error_does_not_wait(wire: Wire, topic: str) -> None:
+    started = time.monotonic()
+    assert wire.fetch(topic, 99, max_wait_ms=20_000).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert time.monotonic() - started < 5
+
+
+def test_a_waiting_fetch_is_told_when_its_topic_is_deleted(wire: Wire, topic: str, broker: RunningBroker) -> None:
+    request = fetch_request(topic, 0, max_wait_ms=20_000)
+    started = time.monotonic()
+    wire.send(request, version=12)
+    with Wire(broker.bootstrap) as admin:
+        admin.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=5000))
+    _, answer = wire.receive(request, version=12)
+    assert time.monotonic() - started < 5
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+# --- sessions (KIP-227)
+
+
+def test_an_unknown_session_is_not_found(wire: Wire, topic: str) -> None:
+    answer = wire.fetch_answer(topic, 0, session_id=12345, session_epoch=1)
+    assert (answer.error_code, answer.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+
+
+def test_without_a_session_everything_is_answered(wire: Wire, topic: str) -> None:
+    answer = wire.fetch_answer(topic, 0, session_epoch=NO_SESSION, max_wait_ms=0)
+    assert (answer.session_id, len(answer.responses)) == (0, 1)
+
+
+def test_asking_for_a_session_answers_everything_once(wire: Wire, five_batches: str) -> None:
+    answer = wire.fetch_answer(five_batches, 0, session_epoch=NEW_SESSION)
+    assert answer.error_code == ErrorCode.NONE
+    assert len(answer.responses[0].partitions[0].records) == 5 * BATCH_SIZE
+
+
+class Session:
+    """A fetch session of one partition, and its epochs."""
+
+    def __init__(self, wire: Wire, topic: str, offset: int) -> None:
+        self._wire = wire
+        self._topic = topic
+        self.id = wire.fetch_answer(topic, offset, session_epoch=NEW_SESSION, max_wait_ms=0).session_id
+        self.epoch = 0
+
+    def next(self, *, position: int | None = None, forget: bool = False, epoch: int | None = None):
+        self.epoch = self.epoch + 1 if epoch is None else epoch
+        moved = [FetchPartition(fetch_offset=position, partition_max_bytes=10_000)] if position is not None else []
+        return self._wire.ask(
+            FetchRequest(
+                max_wait_ms=0,
+                min_bytes=1,
+                session_id=self.id,
+                session_epoch=self.epoch,
+                topics=[FetchTopic(topic=self._topic, partitions=moved)] if moved else [],
+                forgotten_topics_data=[ForgottenTopic(topic=self._topic, partitions=[0])] if forget else [],
+            ),
+            version=12,
+        )
+
+
+@no_sessions
+def test_a_session_answers_only_what_changed(wire: Wire, five_batches: str) -> None:
+    session = Session(wire, five_batches, offset=0)
+    assert session.id != 0
+    assert session.next(position=10).responses == []
+    wire.produce(five_batches, batch("new"))
+    [answer] = session.next().responses
+    assert answer.partitions[0].high_watermark == 11
+    assert len(answer.partitions[0].records) == len(batch("new"))
+
+
+@no_sessions
+def test_a_session_insists_on_its_epoch(wire: Wire, topic: str) -> None:
+    session = Session(wire, topic, offset=0)
+    assert session.next().error_code == ErrorCode.NONE
+    assert session.next(epoch=7).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+@no_sessions
+def test_a_session_that_forgot_its_last_partition_is_gone(wire: Wire, topic: str) -> None:
+    session = Session(wire, topic, offset=0)
+    assert session.next(forget=True).session_id == 0
+    assert session.next().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@no_sessions
+def test_a_closed_session_is_gone(wire: Wire, topic: str) -> None:
+    session = Session(wire, topic, offset=0)
+    assert session.next(epoch=NO_SESSION).error_code == ErrorCode.NONE
+    assert session.next(epoch=1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

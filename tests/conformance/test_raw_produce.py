@@ -1,0 +1,241 @@
+"""Produce, as exactly as Apache Kafka answers it."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from onceflow.errors import ErrorCode
+from onceflow.wire.batch import NO_TIMESTAMP
+from onceflow.wire.compression import Codec
+from onceflow.wire.messages.api_versions import ApiVersionsRequest
+from tests.support.raw import ConnectionClosed, Wire, batch, now_ms, produce_request, rewrite
+from tests.support.waiting import eventually
+
+HOUR_MS = 3_600_000
+CONTROL, TRANSACTIONAL, APPEND_TIME, UNUSED = 0x20, 0x10, 0x08, 0x80
+
+only_headers_are_read = pytest.mark.onceflow_differs("Produce reads batch headers only, not the records (ARCHITECTURE.md)")
+
+
+def old_message(magic: int) -> bytes:
+    """A message of the formats before record batches."""
+    timestamp = struct.pack(">q", now_ms()) if magic else b""
+    body = struct.pack(">bb", magic, 0) + timestamp + struct.pack(">i", -1) + struct.pack(">i", 5) + b"value"
+    message = struct.pack(">I", zlib.crc32(body)) + body
+    return struct.pack(">qi", 0, len(message)) + message
+
+
+def damaged(whole: bytes) -> bytes:
+    return whole[:-1] + bytes([whole[-1] ^ 1])
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_every_version_stores_the_batch(wire: Wire, topic: str, version: int) -> None:
+    assert wire.produce(topic, batch("a", "b"), version=version).base_offset == 0
+    answer = wire.produce(topic, batch("c"), version=version)
+    assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (ErrorCode.NONE, 2, -1)
+    assert [record.value for record in wire.records(topic)] == [b"a", b"b", b"c"]
+
+
+def test_version_13_names_the_topic_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
+    topic = new_name()
+    topic_id = wire.create_topic(topic)
+    [answer] = wire.ask(produce_request(topic_id, batch("a")), version=13).responses
+    assert answer.topic_id == topic_id
+    assert answer.partition_responses[0].error_code == ErrorCode.NONE
+    assert wire.end(topic) == 1
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (damaged(batch("a")), ErrorCode.CORRUPT_MESSAGE),
+        (rewrite(batch("a"), magic=3), ErrorCode.CORRUPT_MESSAGE),
+        (b"", ErrorCode.INVALID_RECORD),
+        (batch("a") + batch("b"), ErrorCode.INVALID_RECORD),
+        (batch("a")[:-3], ErrorCode.INVALID_RECORD),
+        (batch("a")[:30], ErrorCode.INVALID_RECORD),
+        (old_message(magic=0), ErrorCode.INVALID_RECORD),
+        (old_message(magic=1), ErrorCode.INVALID_RECORD),
+        (rewrite(batch("a", "b"), count=3), ErrorCode.INVALID_RECORD),
+        (rewrite(batch("a", "b"), count=1), ErrorCode.INVALID_RECORD),
+        (rewrite(batch("a", "b"), last_offset_delta=5), ErrorCode.INVALID_RECORD),
+        (rewrite(batch("a", "b"), last_offset_delta=-1), ErrorCode.INVALID_RECORD),
+        (rewrite(batch("a"), last_offset_delta=-1, count=0), ErrorCode.INVALID_RECORD),
+        (rewrite(batch("a", "b"), base_offset=55), ErrorCode.INVALID_RECORD),
+        (rewrite(batch("a"), attributes=CONTROL), ErrorCode.INVALID_RECORD),
+        pytest.param(
+            rewrite(batch("a", "b"), last_offset_delta=2, count=3),
+            ErrorCode.INVALID_RECORD,
+            marks=only_headers_are_read,
+        ),
+        pytest.param(
+            rewrite(batch("a", "b"), last_offset_delta=0, count=1),
+            ErrorCode.INVALID_RECORD,
+            marks=only_headers_are_read,
+        ),
+        pytest.param(
+            rewrite(batch("a"), attributes=Codec.GZIP), ErrorCode.UNKNOWN_SERVER_ERROR, marks=only_headers_are_read
+        ),
+    ],
+    ids=[
+        "checksum",
+        "magic-3",
+        "no-batch",
+        "two-batches",
+        "cut-body",
+        "cut-header",
+        "magic-0",
+        "magic-1",
+        "count-too-high",
+        "count-too-low",
+        "last-offset-too-high",
+        "last-offset-negative",
+        "no-records",
+        "base-offset",
+        "control-batch",
+        "fewer-records-inside",
+        "more-records-inside",
+        "no-gzip-inside",
+    ],
+)
+def test_a_bad_batch_is_refused_and_nothing_is_stored(wire: Wire, topic: str, records: bytes, code: ErrorCode) -> None:
+    answer = wire.produce(topic, records)
+    assert (answer.error_code, answer.base_offset) == (code, -1)
+    assert wire.end(topic) == 0
+
+
+@pytest.mark.onceflow_differs("An unknown codec is the client's mistake: 87, where Kafka fails with -1")
+def test_an_unknown_codec_is_an_error_of_the_server(wire: Wire, topic: str) -> None:
+    answer = wire.produce(topic, rewrite(batch("a"), attributes=5))
+    assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("attribute", [APPEND_TIME, UNUSED], ids=["append-time", "unused"])
+def test_attributes_that_are_the_brokers_are_not_the_clients_to_set(wire: Wire, topic: str, attribute: int) -> None:
+    assert wire.produce(topic, rewrite(batch("a"), attributes=attribute)).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("acks", [2, -2])
+def test_acks_are_all_one_or_none(wire: Wire, topic: str, acks: int) -> None:
+    answer = wire.produce(topic, batch("a"), acks=acks)
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.INVALID_REQUIRED_ACKS, -1)
+    assert wire.end(topic) == 0
+
+
+def test_without_acks_there_is_no_answer(wire: Wire, topic: str) -> None:
+    wire.send(produce_request(topic, batch("a"), acks=0), version=12)
+    # The next answer on the connection is the one to the next request.
+    assert wire.ask(ApiVersionsRequest(), version=0).error_code == ErrorCode.NONE
+    eventually(lambda: wire.end(topic) == 1, "the record is there")
+
+
+@pytest.mark.parametrize("records", [damaged(batch("a")), b""], ids=["checksum", "no-batch"])
+def test_without_acks_an_error_closes_the_connection(wire: Wire, topic: str, records: bytes) -> None:
+    wire.send(produce_request(topic, records, acks=0), version=12)
+    with pytest.raises(ConnectionClosed):
+        wire.read_frame()
+
+
+def test_an_unknown_topic_is_not_created(wire: Wire, new_name: Callable[[], str]) -> None:
+    name = new_name()
+    assert wire.produce(name, batch("a")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert wire.metadata(name=name).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_an_unknown_partition_is_refused(wire: Wire, topic: str) -> None:
+    answer = wire.produce(topic, batch("a"), partition=9)
+    assert (answer.index, answer.error_code) == (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def test_an_unknown_topic_id_is_refused(wire: Wire) -> None:
+    [answer] = wire.ask(produce_request(uuid4(), batch("a")), version=13).responses
+    assert answer.partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_one_bad_partition_does_not_spoil_the_others(wire: Wire, topic: str) -> None:
+    request = produce_request(topic, batch("a"))
+    request.topic_data[0].partition_data += produce_request(topic, batch("b"), partition=9).topic_data[0].partition_data
+    [answer] = wire.ask(request, version=12).responses
+    codes = {each.index: each.error_code for each in answer.partition_responses}
+    assert codes == {0: ErrorCode.NONE, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_a_batch_larger_than_the_topic_allows_is_refused(wire: Wire, new_name: Callable[[], str]) -> None:
+    topic = new_name()
+    fitting, large = batch("x" * 100), batch("x" * 101)
+    wire.create_topic(topic, max_message_bytes=str(len(fitting)))
+    assert wire.produce(topic, large).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert wire.produce(topic, fitting).error_code == ErrorCode.NONE
+
+
+# --- timestamps
+
+
+def test_a_timestamp_too_far_in_the_future_is_refused(wire: Wire, topic: str) -> None:
+    answer = wire.produce(topic, batch("a", "b", timestamps=[now_ms(), now_ms() + 2 * HOUR_MS]))
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.INVALID_TIMESTAMP, -1)
+    assert wire.end(topic) == 0
+
+
+def test_a_timestamp_too_far_in_the_past_is_refused(wire: Wire, new_name: Callable[[], str]) -> None:
+    topic = new_name()
+    wire.create_topic(topic, message_timestamp_before_max_ms="1000")
+    assert wire.produce(topic, batch("a", timestamps=[now_ms() - HOUR_MS])).error_code == ErrorCode.INVALID_TIMESTAMP
+    assert wire.produce(topic, batch("a")).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("timestamp", [NO_TIMESTAMP, 0, 1])
+def test_an_old_timestamp_or_none_is_stored(wire: Wire, topic: str, timestamp: int) -> None:
+    assert wire.produce(topic, batch("a", timestamps=[timestamp])).error_code == ErrorCode.NONE
+    assert wire.records(topic)[0].timestamp == timestamp
+
+
+def test_log_append_time_is_stamped_on_the_batch_and_told(wire: Wire, new_name: Callable[[], str]) -> None:
+    topic = new_name()
+    wire.create_topic(topic, message_timestamp_type="LogAppendTime")
+    before = now_ms()
+    answer = wire.produce(topic, batch("a", "b", timestamps=[1, now_ms() + 9 * HOUR_MS]))
+    assert answer.error_code == ErrorCode.NONE
+    assert before <= answer.log_append_time_ms <= now_ms()
+    [header] = wire.headers(topic)
+    assert header.is_append_time
+    assert header.max_timestamp == answer.log_append_time_ms
+    assert [record.timestamp for record in wire.records(topic)] == [answer.log_append_time_ms] * 2
+
+
+# --- what the topic's settings do to a batch
+
+
+@pytest.mark.parametrize(
+    ("setting", "sent", "stored"),
+    [
+        ("producer", Codec.SNAPPY, Codec.SNAPPY),
+        ("gzip", Codec.NONE, Codec.GZIP),
+        ("zstd", Codec.GZIP, Codec.ZSTD),
+        ("uncompressed", Codec.LZ4, Codec.NONE),
+    ],
+)
+def test_a_topic_may_insist_on_its_codec(
+    wire: Wire, new_name: Callable[[], str], setting: str, sent: Codec, stored: Codec
+) -> None:
+    topic = new_name()
+    wire.create_topic(topic, compression_type=setting)
+    assert wire.produce(topic, batch("a", "b", compression=sent)).error_code == ErrorCode.NONE
+    [header] = wire.headers(topic)
+    assert header.compression == stored
+    assert [record.value for record in wire.records(topic)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("compression", [Codec.NONE, Codec.GZIP])
+def test_a_compacted_topic_wants_keys(wire: Wire, new_name: Callable[[], str], compression: Codec) -> None:
+    topic = new_name()
+    wire.create_topic(topic, cleanup_policy="compact")
+    assert wire.produce(topic, batch("a", compression=compression)).error_code == ErrorCode.INVALID_RECORD
+    assert wire.end(topic) == 0
+    assert wire.produce(topic, batch("a", key=b"k", compression=compression)).error_code == ErrorCode.NONE

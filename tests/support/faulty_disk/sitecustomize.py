@@ -1,0 +1,49 @@
+"""A disk whose syncs fail on demand: Python imports this at its start in a process that has our folder on PYTHONPATH.
+
+The test and the broker talk through files in $ONCEFLOW_TEST_FAULTS, each holding a part of the paths that it is about:
+
+    fail-always   syncs of such files fail with EIO as long as this file is there
+    fail-once     the next such sync fails; the file is gone then
+    hold          such syncs wait as long as this file is there; the file `holding` says that one does
+"""
+
+import errno
+import os
+import time
+
+_FOLDER = os.environ.get("ONCEFLOW_TEST_FAULTS", "")
+
+
+def _applies(trigger: str, fd: int) -> bool:
+    try:
+        with open(f"{_FOLDER}/{trigger}") as file:
+            return file.read() in os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return False
+
+
+def _consume(trigger: str) -> bool:
+    try:
+        os.unlink(f"{_FOLDER}/{trigger}")
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _faulty(real):  # type: ignore[no-untyped-def]
+    def sync(fd: int) -> None:
+        if _applies("hold", fd):
+            with open(f"{_FOLDER}/holding", "w"):
+                pass
+            while os.path.exists(f"{_FOLDER}/hold"):
+                time.sleep(0.002)
+        if _applies("fail-always", fd) or (_applies("fail-once", fd) and _consume("fail-once")):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    return sync
+
+
+if _FOLDER:
+    os.fdatasync = _faulty(os.fdatasync)
+    os.fsync = _faulty(os.fsync)
