@@ -19,18 +19,18 @@ class Plan:
     partitions: int = 4
     """Of every topic but the growing one, which has a single partition."""
 
-    starts: int = 3
+    starts: int = 2
     """Starts per round, for the start-up time."""
 
     warm_up_records: int = 200_000
     """Of 1 KB, before most measures: a JVM that has not compiled its hot path is no fair opponent."""
 
     java_small: int = 5_000_000
-    java_large: int = 1_000_000
+    java_large: int = 500_000
     confluent_small: int = 1_000_000
-    confluent_large: int = 500_000
+    confluent_large: int = 300_000
 
-    memory_records: int = 1_000_000
+    memory_records: int = 500_000
     """Of 1 KB, the load under which the peak of resident memory is taken."""
 
     idle_seconds: float = 3.0

@@ -1,7 +1,7 @@
 """One suite, two brokers: every test here runs against Onceflow and against Apache Kafka, and expects the same of both.
 
-`--broker onceflow` or `--broker kafka` runs one half. Without Java there is no reference to compare with, and the half that
-needs it fails with a sentence that says what to install: a silent skip would look like conformance.
+`--broker onceflow` or `--broker kafka` runs one half. Without Java there is no reference to compare with, and the half
+that needs it fails with a sentence that says what to install: a silent skip would look like conformance.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from uuid import uuid4
 
 import pytest
 
-# Before anything imports them: their assertions deserve pytest's explanations too.
+# Their assertions deserve pytest's explanations too, which it prepares on import: hence before the imports.
 pytest.register_assert_rewrite("tests.conformance.scenarios", "tests.support.clients", "tests.support.raw")
 
-from tests.support.apache_kafka import ApacheKafka
-from tests.support.kafka_jars import JarsMissing, JavaMissing
-from tests.support.raw import Wire
+from tests.support.apache_kafka import ApacheKafka  # noqa: E402
+from tests.support.kafka_jars import JarsMissing, JavaMissing  # noqa: E402
+from tests.support.raw import Wire  # noqa: E402
 
 BROKERS = ("onceflow", "kafka")
 
@@ -43,7 +43,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "onceflow_differs(reason): where Onceflow deliberately does not do what Apache Kafka does; the test must fail there",
+        "onceflow_differs(reason): Onceflow deliberately does not do what Apache Kafka does; the test must fail there",
     )
 
 

@@ -1,7 +1,7 @@
 """What every client must be able to do, written once.
 
-`test_confluent.py` and its siblings subclass `ClientScenarios` and provide the fixture `client`. A client that cannot do one
-thing sets that scenario to None and says why.
+`test_confluent.py` and its siblings subclass `ClientScenarios` and provide the fixture `client`. A client that cannot do
+one thing sets that scenario to None and says why.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ class ClientScenarios:
         assert client.partition_count(topic) == 1
 
     @pytest.mark.parametrize(
-        "name", ["with space", "with/slash", "ü", "x" * 250, ".", ".."], ids=["space", "slash", "umlaut", "long", "dot", "dots"]
+        "name",
+        ["with space", "with/slash", "ü", "x" * 250, ".", ".."],
+        ids=["space", "slash", "umlaut", "long", "dot", "dots"],
     )
     def test_a_bad_topic_name_is_refused(self, client: Client, name: str) -> None:
         with refused(ErrorCode.INVALID_TOPIC_EXCEPTION):

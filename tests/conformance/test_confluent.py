@@ -1,12 +1,19 @@
+"""confluent-kafka: the scenarios, and what only it does."""
+
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_TAIL, TopicCollection
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, NewTopic
 
+from onceflow.errors import ErrorCode
 from tests.conformance.conftest import RunningBroker
-from tests.conformance.scenarios import ClientScenarios
+from tests.conformance.scenarios import ClientScenarios, numbered, values
+from tests.support.clients import TIMEOUT_S, Record, read, refused
 from tests.support.clients.confluent import ConfluentClient
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -16,5 +23,93 @@ def client(broker: RunningBroker) -> Iterator[ConfluentClient]:
     client.close()
 
 
-class TestConfluentClient(ClientScenarios):
+@pytest.fixture
+def topic(client: ConfluentClient, new_name: Callable[[], str]) -> str:
+    name = new_name()
+    client.create_topic(name, 1)
+    eventually(lambda: client.partition_count(name), f"topic {name} exists")
+    return name
+
+
+class TestConfluent(ClientScenarios):
     pass
+
+
+def test_header_values_may_be_null(client: ConfluentClient, topic: str) -> None:
+    headers = (("nothing", None), ("empty", b""), ("nothing", b"something"))
+    client.produce(topic, [Record(value=b"v", headers=headers)])
+    assert read(client, topic, 1)[0].record.headers == headers
+
+
+def test_a_record_may_be_empty_altogether(client: ConfluentClient, topic: str) -> None:
+    client.produce(topic, [Record()])
+    [received] = read(client, topic, 1)
+    assert (received.record.key, received.record.value, received.record.headers) == (None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [(OFFSET_BEGINNING, b"0"), (OFFSET_END, b"last"), (OFFSET_TAIL(3), b"7")],
+    ids=["beginning", "end", "tail"],
+)
+def test_reading_can_start_at_a_logical_position(
+    client: ConfluentClient, topic: str, position: int, expected: bytes
+) -> None:
+    client.produce(topic, numbered(10))
+    with client.reader(topic, position) as reader:
+        # The end is looked up with the first poll; a record produced before that would be missed.
+        received = reader.poll(0.3)
+        client.produce(topic, values("last"))
+        received += reader.poll(TIMEOUT_S) if not received else []
+    assert received[0].value == expected
+
+
+def test_watermarks_are_the_ends_of_the_log(client: ConfluentClient, topic: str) -> None:
+    client.produce(topic, numbered(10))
+    client.delete_records(topic, before=4)
+    assert client.watermarks(topic) == (4, 10)
+
+
+def test_list_settings_take_and_lose_single_values(client: ConfluentClient, topic: str) -> None:
+    def policy() -> set[str]:
+        return set(client.describe_config(topic)["cleanup.policy"].value.split(","))
+
+    client.alter_config(
+        topic, [ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.APPEND)]
+    )
+    eventually(lambda: policy() == {"delete", "compact"}, "there are two policies")
+    client.alter_config(
+        topic, [ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SUBTRACT)]
+    )
+    eventually(lambda: policy() == {"compact"}, "there is one policy")
+
+
+def test_only_lists_take_single_values(client: ConfluentClient, topic: str) -> None:
+    entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.APPEND)
+    with refused(ErrorCode.INVALID_CONFIG):
+        client.alter_config(topic, [entry])
+
+
+def test_records_of_a_compacted_topic_cannot_be_deleted(client: ConfluentClient, new_name: Callable[[], str]) -> None:
+    topic = new_name()
+    client.create_topic(topic, 1, {"cleanup.policy": "compact"})
+    eventually(lambda: client.partition_count(topic), f"topic {topic} exists")
+    client.produce(topic, [Record(key=b"k", value=b"v")])
+    with refused(ErrorCode.POLICY_VIOLATION):
+        client.delete_records(topic, before=1)
+
+
+def test_a_topic_is_described_with_its_leader(client: ConfluentClient, topic: str) -> None:
+    [(node, _, _)] = client.cluster().nodes
+    described = client.admin.describe_topics(TopicCollection([topic]))[topic].result(TIMEOUT_S)
+    [partition] = described.partitions
+    assert (described.is_internal, partition.id, partition.leader.id) == (False, 0, node)
+    assert [each.id for each in partition.replicas] == [each.id for each in partition.isr] == [node]
+
+
+def test_each_topic_of_a_request_has_its_own_outcome(client: ConfluentClient, new_name: Callable[[], str]) -> None:
+    good, bad = new_name(), "not a name"
+    outcomes = client.admin.create_topics([NewTopic(good, 1), NewTopic(bad, 1)])
+    assert outcomes[good].result(TIMEOUT_S) is None
+    assert outcomes[bad].exception(TIMEOUT_S).args[0].code() == ErrorCode.INVALID_TOPIC_EXCEPTION
+    eventually(lambda: client.partition_count(good) == 1, "the good topic exists")

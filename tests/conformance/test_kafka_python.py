@@ -1,12 +1,15 @@
+"""kafka-python: the scenarios, and what only it does."""
+
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.conformance.conftest import RunningBroker
-from tests.conformance.scenarios import ClientScenarios
-from tests.support.clients.kafka_python import KafkaPythonClient
+from tests.conformance.scenarios import ClientScenarios, numbered
+from tests.support.clients.kafka_python import INSTALLED_CODECS, KafkaPythonClient
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -16,5 +19,42 @@ def client(broker: RunningBroker) -> Iterator[KafkaPythonClient]:
     client.close()
 
 
-class TestKafkaPythonClient(ClientScenarios):
-    pass
+@pytest.fixture
+def topic(client: KafkaPythonClient, new_name: Callable[[], str]) -> str:
+    name = new_name()
+    client.create_topic(name, 3)
+    eventually(lambda: client.partition_count(name) == 3, f"topic {name} exists")
+    return name
+
+
+class TestKafkaPython(ClientScenarios):
+    codecs = INSTALLED_CODECS
+    # It throws the error away and returns nothing.
+    test_settings_of_an_unknown_topic_are_refused = None
+
+
+def test_partitions_are_described_page_by_page(client: KafkaPythonClient, topic: str) -> None:
+    page = client.admin.describe_topic_partitions([topic], response_partition_limit=2)
+    [described] = page["topics"]
+    assert [each["partition_index"] for each in described["partitions"]] == [0, 1]
+    assert (page["next_cursor"]["topic_name"], page["next_cursor"]["partition_index"]) == (topic, 2)
+
+
+def test_log_folders_hold_the_partitions(client: KafkaPythonClient, topic: str) -> None:
+    client.produce(topic, numbered(10))
+    [answer] = client.admin.describe_log_dirs({topic: [0, 1]})
+    sizes = {
+        each["partition_index"]: each["partition_size"]
+        for folder in answer["log_dirs"]
+        for found in folder["topics"]
+        for each in found["partitions"]
+        if found["name"] == topic
+    }
+    assert sizes[0] > 0
+    assert sizes[1] == 0
+
+
+def test_producers_of_a_partition_are_described(client: KafkaPythonClient, topic: str) -> None:
+    client.produce(topic, numbered(10), idempotence=True)
+    [described] = client.describe_producers(topic)
+    assert described.last_sequence == 9

@@ -18,7 +18,7 @@ from tests.support.raw import Wire, batch, fetch_request
 READ_COMMITTED = 1
 NEW_SESSION, NO_SESSION = 0, -1
 
-no_sessions = pytest.mark.onceflow_differs("Onceflow grants no fetch sessions: it answers session id 0, and clients do without")
+no_sessions = pytest.mark.onceflow_differs("No fetch sessions: the session id is always 0, and clients do without")
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from tests.support.raw import ConnectionClosed, Wire, batch, now_ms, produce_req
 from tests.support.waiting import eventually
 
 HOUR_MS = 3_600_000
-CONTROL, TRANSACTIONAL, APPEND_TIME, UNUSED = 0x20, 0x10, 0x08, 0x80
+CONTROL, APPEND_TIME, UNUSED = 0x20, 0x08, 0x80
 
-only_headers_are_read = pytest.mark.onceflow_differs("Produce reads batch headers only, not the records (ARCHITECTURE.md)")
+only_headers_are_read = pytest.mark.onceflow_differs("Produce reads the headers of batches, not the records inside")
 
 
 def old_message(magic: int) -> bytes:

@@ -11,7 +11,8 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+    return [block for name, block in fenced if name == language]
 
 
 def test_the_first_example_survives_the_crash_and_prints_what_is_shown(tmp_path: Path) -> None:

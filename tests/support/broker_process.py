@@ -1,7 +1,7 @@
 """The broker as an operator runs it, with a hand on its limits, its environment and its files.
 
-`onceflow.Broker` is the friendly way to start one; tests of failures need more: limits (`prlimit`), a mount namespace, a
-disk that fails (`tests/support/faulty_disk`), the exit code, and what it said on stderr.
+`onceflow.Broker` is the friendly way to start one; tests of failures need more: limits (`prlimit`), a mount namespace,
+a disk that fails (`tests/support/faulty_disk`), the exit code, and what it said on stderr.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class BrokerProcess:
         return self._stderr.read_text(errors="replace")
 
     def start(self) -> BrokerProcess:
+        assert self._process is None, "The broker is running already."
         options = ["--listen", f"127.0.0.1:{self.port}", "--durability", self.durability, "--stop-with-stdin"]
         options += ["--log-level", self._log_level]
         for name, value in self.settings.items():

@@ -1,7 +1,7 @@
 """The jars of Apache Kafka, from the package registry into `.cache/`, and the Java that runs them.
 
-Apache Kafka is the reference that the conformance tests and the benchmarks hold our broker against. The resolver of `jgo`
-is pure Python, so neither Maven nor a Kafka distribution is needed. Two invariants:
+Apache Kafka is the reference that the conformance tests and the benchmarks hold our broker against. The resolver of
+`jgo` is pure Python, so neither Maven nor a Kafka distribution is needed. Two invariants:
 
 - The folder `.cache/kafka-<version>` exists only when it is complete: jars arrive in a staging folder, each is checked
   (a jar is a zip, every entry has a CRC), and one rename publishes them. An interrupted download leaves nothing behind
@@ -31,7 +31,7 @@ KAFKA_VERSION = "4.3.1"
 ARTIFACTS = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
     ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-    # Kafka logs through SLF4J and its jars bring no back end; this one writes to stderr and needs no configuration file.
+    # Kafka logs through SLF4J and its jars bring no back end; this one writes to stderr and needs no configuration.
     ("org.slf4j", "slf4j-simple", "1.7.36"),
 )
 JAVA_MIN = 17
@@ -99,7 +99,8 @@ def _fetch() -> None:
     shutil.rmtree(staging, ignore_errors=True)
     jars = staging / "jars"
     jars.mkdir(parents=True)
-    print(f"Fetching the jars of Apache Kafka {KAFKA_VERSION} into {JARS} (once, half a minute) ...", file=sys.stderr, flush=True)
+    what = f"the jars of Apache Kafka {KAFKA_VERSION}"
+    print(f"Fetching {what} into {JARS} (once, half a minute) ...", file=sys.stderr, flush=True)
     # A repository folder of our own: jgo writes downloads in place and trusts whatever it finds, so a file that another
     # interrupted run left in the shared ~/.m2 would be taken for a jar.
     context = MavenContext(resolver=PythonResolver(), repo_cache=staging / "repository", timeout=60)
@@ -113,7 +114,7 @@ def _fetch() -> None:
             _check(dependency.artifact.resolve()).rename(jars / dependency.artifact.filename)
     except (OSError, RuntimeError) as error:
         raise JarsMissing(
-            f"The jars of Apache Kafka {KAFKA_VERSION} could not be fetched ({error}); nothing was kept, "
+            f"Could not fetch {what} ({error}); nothing was kept, "
             "run `python -m tests.support.kafka_jars` again when the package registry is reachable."
         ) from error
     jars.rename(JARS)

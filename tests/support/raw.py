@@ -1,4 +1,4 @@
-"""The protocol without a client: requests go out exactly as a test builds them, answers come back decoded and nothing else.
+"""The protocol without a client: requests go out exactly as a test builds them, answers come back decoded, no more.
 
 `Connection` is one socket. `Wire` asks the questions that many tests ask, one partition at a time.
 """
@@ -163,7 +163,7 @@ class Connection:
 
 
 class Wire(Connection):
-    """A connection with the questions that many tests ask. Methods return the part of the answer about one partition."""
+    """A connection with the questions that many tests ask. Methods return the part of the answer on one partition."""
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> UUID:
         """Setting names are written with underscores. Returns the topic's id, once its partitions take requests."""
@@ -206,11 +206,11 @@ class Wire(Connection):
         answer = self.ask(produce_request(topic, records, partition=partition, acks=acks), version)
         return answer.responses[0].partition_responses[0]
 
-    def fetch(self, topic: str, offset: int, *, partition: int = 0, version: int = 12, **settings: Any) -> PartitionData:
-        answer = self.ask(fetch_request(topic, offset, partition=partition, **settings), version)
-        return answer.responses[0].partitions[0]
+    def fetch(self, topic: str, offset: int, *, version: int = 12, **settings: Any) -> PartitionData:
+        return self.fetch_answer(topic, offset, version=version, **settings).responses[0].partitions[0]
 
     def fetch_answer(self, topic: str, offset: int, *, version: int = 12, **settings: Any) -> FetchResponse:
+        """All of the answer; `settings` are those of `fetch_request`."""
         return self.ask(fetch_request(topic, offset, **settings), version)
 
     def records(self, topic: str, offset: int = 0, *, partition: int = 0) -> list[Record]:

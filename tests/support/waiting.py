@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def eventually(probe: Callable[[], T], what: str, *, timeout_s: float = 15, every_s: float = 0.02) -> T:
-    """The first truthy answer of `probe`; a `TimeoutError` that says what never happened, and the last answer, if none comes.
+    """The first truthy answer of `probe`; if none comes, a `TimeoutError` that says what never happened.
 
     An admin change on Apache Kafka is acknowledged by the controller before the broker has seen it. Tests that look at
     the broker next wait for it with this.

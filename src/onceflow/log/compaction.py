@@ -1,11 +1,592 @@
-"""Compaction (placeholder until the cleaner lands)."""
+"""Compaction: of each key the last record stays, and offsets never change (`cleanup.policy=compact`).
+
+What goes, as in Kafka's `LogCleaner`. Of the segments below some offset (sealed, checkpointed, stable, and older than
+`min.compaction.lag.ms`), the part that was never cleaned is the *dirty* range. One pass over it notes the last offset of
+every key; a second pass over everything up to its end writes those segments anew, without
+
+- a record whose key comes again later in the dirty range;
+- a tombstone (a null value) whose batch has passed its delete horizon. The horizon is set when a batch with tombstones
+  is cleaned for the first time, `delete.retention.ms` ahead (KIP-534); at that time the older records of their keys go,
+  so nothing is left that could come back to life when the tombstone goes later. Segments are replaced from the oldest
+  on, each for good before the next, so that holds in a crash too;
+- a record without a key. A compacted topic takes none; these were there before it became one;
+- a batch without records, unless it is one of the last five of a producer (`log.producers` must be able to learn them
+  from the log again) or the last one of its file (which would otherwise be empty, and retention stops at an empty file).
+
+The rest keeps its bytes (`wire.thinning`). Neighbours that fit into one segment together become one.
+
+TRANSACTIONS (not there yet). Control batches stay as they are. Records of a transaction go when a later record *outside*
+of any transaction has their key, which is right whether they were committed or aborted; but as long as we do not know
+which, they do not push out others, and their tombstones get no horizon. See `_Survivors.of` and `_latest_offsets`.
+
+WHO DOES WHAT. `Cleaner.clean` is a generator that runs on the loop's thread. What it yields is slow and is run in the
+cleaner's thread, while the loop serves; then the generator goes on. Two rules make that safe:
+
+- *Names are made, changed and removed on the loop's thread only.* The other thread reads and writes open files, and syncs.
+  So a topic that is deleted, or deleted and created again, meanwhile never finds our files in its folder.
+- *After every yield the segments are looked at again.* Retention, a repair or the end of the topic may have closed them;
+  whatever was read from them is then void, and so is our work.
+
+COMMIT. Segments s1 .. sn, the next one beginning at e, become one. The marker `s1-e.swap` is the commit: it has no content,
+only a name. Under power loss a change of a name survives or not, in any order, until the folder is synced; hence the
+syncs. What if we die
+                                                        then the next start
+    0  sync the folder                  [thread]        finds the old segments
+    1  create s1.*.cleaned              [loop]          finds the old segments, removes *.cleaned
+    2  write and sync them, and the folder [thread]     the same: there is no marker, also not an old one (step 0)
+    3  create the marker                [loop]          finds it or not: both are good, for *.cleaned is complete
+    4  sync the folder                  [thread]        the same
+       --- from here on only forwards ---
+    5  rename s1.*.cleaned to s1.*, remove s2 .. sn,    finds the marker: renames what is still called *.cleaned,
+       put the new segment in place     [loop]          removes s2 .. sn, syncs, removes the marker
+    6  sync the folder                  [thread]        the same
+    7  remove the marker                [loop]          finds the marker or not: there is nothing left to do
+
+Before the marker goes, or after giving up between 3 and 5, the folder is synced, and the *.cleaned files of a marker are
+never removed while it might come back: a marker without them means that they were renamed. An index goes with its log in
+this, so none is ever used with the other's log.
+
+`cleaner-offset` holds the offset up to which a log is clean. Losing it only means that all of it is dirty again.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
-from onceflow.log.files import FileSystem
+from onceflow.config import LONG_MAX
+from onceflow.errors import CorruptLog, MalformedMessage, OnceflowError, StorageError
+from onceflow.log.files import File, FileSystem
+from onceflow.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment, file_name
+from onceflow.wire.batch import BatchHeader, checksum, read_header
+from onceflow.wire.thinning import Span, emptied, spans, thinned, unpacked
+
+if TYPE_CHECKING:
+    from onceflow.log.partition import PartitionLog
+
+__all__ = ["Cleaner", "Pace", "finish_interrupted"]
+
+logger = logging.getLogger(__name__)
+
+CLEANED_SUFFIX: Final = ".cleaned"
+MARKER_SUFFIX: Final = ".swap"
+OFFSET_FILE: Final = "cleaner-offset"
+KEYS_MAX: Final = 500_000
+"""Keys that are noted at a time, at some 200 bytes each. With more, the dirty range is cleaned in several rounds."""
+KEY_LENGTH_MAX: Final = 24
+"""Longer keys are noted as a hash, which is longer than this, so that no key can be mistaken for one."""
+UNPACKED_BYTES_MAX: Final = 1 << 28
+WRITE_CHUNK: Final = 1 << 20
+INDEXED_POSITION_MAX: Final = 2**31 - 1
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_MARKER: Final = re.compile(r"(\d{20})-(\d{20})\.swap")
+
+_T = TypeVar("_T")
+Steps = Generator[Callable[[], None], None, _T]
+"""Yields what is to be run in the cleaner's thread; returns a `_T`."""
+
+
+class _Stopped(Exception):
+    """The broker shuts down."""
+
+
+class _SegmentsAreGone(Exception):
+    """Segments that were being cleaned are not those of the log any more."""
+
+
+class Pace:
+    """How the cleaner's thread shares the interpreter with the loop, and how it is stopped.
+
+    A thread that only computes gives up the interpreter every 5 ms, and the loop, which wants it after every system call,
+    would wait that long each time. So it works for a moment and rests for a moment.
+    """
+
+    def __init__(self, work_s: float = 0.0, rest_s: float = 0.0) -> None:
+        self._work_s = work_s
+        self._rest_s = rest_s
+        self._since = time.perf_counter()
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def __call__(self) -> None:
+        """Called after every batch."""
+        if self._stopped:
+            raise _Stopped
+        if self._rest_s and time.perf_counter() - self._since > self._work_s:
+            time.sleep(self._rest_s)
+            self._since = time.perf_counter()
+
+
+def _in_thread(work: Callable[[], _T]) -> Steps[_T]:
+    """Have `work` run in the other thread; its outcome, also an exception, comes out here."""
+    outcome: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except Exception as error:
+            outcome.set_exception(error)
+
+    yield run
+    return outcome.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A segment and where the next one begins."""
+
+    segment: Segment
+    end_offset: int
+
+
+@dataclass(slots=True)
+class _Job:
+    """What there is to clean in a log."""
+
+    log: PartitionLog
+    parts: list[_Part]
+    """Everything that may be cleaned, from the start of the log."""
+    dirty_from: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+    """Something is older than `max.compaction.lag.ms`."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.parts[-1].end_offset
+
+    @property
+    def dirty_ratio(self) -> float:
+        return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
+
+    @property
+    def is_due(self) -> bool:
+        return self.is_overdue or self.dirty_ratio > self.log.config.min_cleanable_dirty_ratio
+
+    def check(self) -> None:
+        """Raise unless the segments are still those of the log. On the loop's thread, after everything slow."""
+        if self.log.closed:
+            raise _SegmentsAreGone
+        live = set(map(id, self.log.segments))
+        if not all(id(part.segment) in live for part in self.parts):
+            raise _SegmentsAreGone
+
+
+class Cleaner:
+    """Finds what is due, cleans it, and remembers how far each log is clean."""
+
+    def __init__(self, files: FileSystem, *, pace: Pace | None = None, keys_max: int = KEYS_MAX) -> None:
+        self._files = files
+        self._keys_max = keys_max
+        self.pace = pace or Pace()
+        self._cleaned_offsets: WeakKeyDictionary[PartitionLog, int] = WeakKeyDictionary()
+        self._blocked: WeakSet[PartitionLog] = WeakSet()
+        """Logs that only a restart can put right: not cleaned again until then (Kafka: uncleanable partitions)."""
+
+    # What is due
+
+    def due(self, logs: Iterable[PartitionLog], now_ms: int) -> list[PartitionLog]:
+        """The logs to clean now, the dirtiest first."""
+        found = []
+        for log in logs:
+            if not log.config.compact or log.closed or log in self._blocked:
+                continue
+            try:
+                _roll_if_overdue(log, now_ms)
+                job = self._look(log, now_ms)
+            except OnceflowError as error:
+                logger.warning("%s cannot be compacted now: %s", log.directory, error)
+                continue
+            if job is not None and job.is_due:
+                found.append((job.dirty_ratio, log))
+        found.sort(key=lambda entry: entry[0], reverse=True)
+        return [log for _, log in found]
+
+    def _look(self, log: PartitionLog, now_ms: int) -> _Job | None:
+        """What could be cleaned; None if nothing is dirty. Kafka: `LogCleanerManager.cleanableOffsets`."""
+        config = log.config
+        dirty_from = self.cleaned_offset(log)
+        if not log.start_offset <= dirty_from <= log.end_offset:  # records were deleted, or files lost
+            dirty_from = log.start_offset
+        parts: list[_Part] = []
+        clean_bytes = dirty_bytes = 0
+        is_overdue = False
+        for segment, end_offset in log.settled_segments():
+            if end_offset <= dirty_from:
+                clean_bytes += segment.size
+            else:
+                if config.min_compaction_lag_ms and segment.newest[0] > now_ms - config.min_compaction_lag_ms:
+                    break
+                dirty_bytes += segment.size
+                is_overdue = is_overdue or _is_older(segment, now_ms, config.max_compaction_lag_ms)
+            parts.append(_Part(segment, end_offset))
+        if not dirty_bytes:
+            return None
+        return _Job(log, parts, dirty_from, clean_bytes, dirty_bytes, is_overdue)
+
+    def cleaned_offset(self, log: PartitionLog) -> int:
+        """Up to where a log is clean; 0 if nobody knows."""
+        if log not in self._cleaned_offsets:
+            path = log.directory / OFFSET_FILE
+            text = self._files.read_bytes(path) if self._files.exists(path) else b""
+            self._cleaned_offsets[log] = int(text) if text.strip().isdigit() else 0
+        return self._cleaned_offsets[log]
+
+    # Cleaning
+
+    def clean(self, log: PartitionLog, now_ms: int) -> Steps[None]:
+        """Clean all that is dirty in a log. Runs on the loop's thread and yields what the cleaner's thread is to run."""
+        try:
+            job = self._look(log, now_ms)
+            if job is not None:
+                before = job.clean_bytes + job.dirty_bytes
+                yield from self._clean(job, now_ms)
+                after = sum(part.segment.size for part in job.parts)
+                logger.info("Compacted %s: %d bytes became %d.", log.directory, before, after)
+        except (_SegmentsAreGone, _Stopped):
+            logger.debug("The compaction of %s was given up.", log.directory)
+        except StorageError as error:
+            if not log.closed:
+                logger.warning("%s was not compacted; it is tried again later. %s", log.directory, error)
+        except (CorruptLog, MalformedMessage) as error:
+            # A segment that was closed under us reads as anything; then there is nothing wrong with the log.
+            with contextlib.suppress(_SegmentsAreGone):
+                if job is not None:
+                    job.check()
+                self._blocked.add(log)
+                logger.error("%s is not compacted any more until a restart: %s", log.directory, error)
+
+    def _clean(self, job: _Job, now_ms: int) -> Steps[None]:
+        log = job.log
+        remembered = {batch.last_offset for _, producer in log.producers for batch in producer.batches}
+        while job.dirty_from < job.end_offset:
+            dirty = [part for part in job.parts if part.end_offset > job.dirty_from]
+            latest, mapped_to = yield from _in_thread(lambda: self._latest_offsets(dirty, job.dirty_from))  # noqa: B023
+            job.check()
+            survivors = _Survivors(latest, mapped_to, now_ms, log.config.delete_retention_ms, remembered)
+            above = [part for part in job.parts if part.segment.base_offset >= mapped_to]
+            cleaned: list[_Part] = []
+            groups = _grouped([part for part in job.parts if part.segment.base_offset < mapped_to], log)
+            for at, group in enumerate(groups):
+                segment = yield from self._replace(job, group, survivors)
+                cleaned.append(_Part(segment, group[-1].end_offset))
+                job.parts = [*cleaned, *(part for later in groups[at + 1 :] for part in later), *above]
+            job.dirty_from = mapped_to
+            yield from self._save_cleaned_offset(job)
+
+    def _latest_offsets(self, dirty: list[_Part], dirty_from: int) -> tuple[dict[bytes, int], int]:
+        """The last offset of each key in the dirty range, and up to where that was looked. [thread]"""
+        latest: dict[bytes, int] = {}
+        for part in dirty:
+            for _, header, batch in part.segment.batches():
+                self.pace()
+                # TRANSACTIONS: once it is known which were committed, the records of those belong in here.
+                if header.base_offset < dirty_from or header.is_control or header.is_transactional:
+                    continue
+                _check(part.segment, header, batch)
+                for span in spans(header, unpacked(header, batch, UNPACKED_BYTES_MAX)):
+                    if span.key is not None:
+                        latest[_noted(span.key)] = span.offset
+                if len(latest) >= self._keys_max:
+                    return latest, header.last_offset + 1
+        return latest, dirty[-1].end_offset
+
+    def _replace(self, job: _Job, group: list[_Part], survivors: _Survivors) -> Steps[Segment]:
+        """Put one cleaned segment in the place of some: steps 0 to 7 above."""
+        log, directory = job.log, job.log.directory
+
+        def sync_names() -> Steps[None]:
+            yield from _in_thread(lambda: self._files.sync_directory(directory))
+
+        old = [part.segment for part in group]
+        base_offset = old[0].base_offset
+        marker = directory / f"{base_offset:020d}-{group[-1].end_offset:020d}{MARKER_SUFFIX}"
+
+        yield from sync_names()  # 0
+        job.check()
+        draft = _Draft(self._files, directory, base_offset, log.config.index_interval_bytes)  # 1
+        try:
+            try:
+                changed = yield from _in_thread(lambda: draft.write(old, survivors, self.pace))  # 2
+                job.check()
+                if not changed and len(old) == 1:
+                    draft.remove()
+                    return old[0]
+                yield from sync_names()
+                job.check()
+            except (StorageError, CorruptLog, MalformedMessage, _SegmentsAreGone):
+                if not log.closed:
+                    draft.remove()
+                raise
+            try:
+                self._files.open(marker).close()  # 3
+                yield from sync_names()  # 4
+                job.check()
+                self._files.rename(draft.path(LOG_SUFFIX), old[0].path(LOG_SUFFIX))  # 5
+            except (StorageError, _SegmentsAreGone):
+                if not log.closed:
+                    yield from self._take_back(log, marker, draft)
+                raise
+            draft.is_adopted = True
+        finally:
+            draft.close()
+        return (yield from self._complete(log, old, draft.segment, marker))
+
+    def _take_back(self, log: PartitionLog, marker: Path, draft: _Draft) -> Steps[None]:
+        """Undo step 3. If that fails too, the next start goes forwards or backwards, as it finds the marker or not."""
+        try:
+            self._files.remove(marker)
+            yield from _in_thread(lambda: self._files.sync_directory(log.directory))
+            if not log.closed:
+                draft.remove()
+        except StorageError as error:
+            self._blocked.add(log)
+            logger.error("%s is not compacted any more until a restart: %s", log.directory, error)
+
+    def _complete(self, log: PartitionLog, old: list[Segment], new: Segment, marker: Path) -> Steps[Segment]:
+        """The rest of step 5, and what follows. If the disk refuses, the next start completes it."""
+        new.log.path = new.path(LOG_SUFFIX)
+        log.replace_segments(old, new)
+        try:
+            for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                self._files.rename(_cleaned(new.path(suffix)), new.path(suffix))
+            for segment in old[1:]:
+                for suffix in _SUFFIXES:
+                    self._files.remove(segment.path(suffix))
+            yield from _in_thread(lambda: self._files.sync_directory(log.directory))  # 6
+            if not log.closed:
+                self._files.remove(marker)  # 7
+        except StorageError:
+            self._blocked.add(log)
+            raise
+        new.drop_indexes()
+        return new
+
+    def _save_cleaned_offset(self, job: _Job) -> Steps[None]:
+        """Like `files.replace`, but the syncing is done in the other thread, and the name may follow when it likes."""
+        self._cleaned_offsets[job.log] = job.dirty_from
+        path = job.log.directory / OFFSET_FILE
+        job.check()
+        file = self._files.open(_cleaned(path))
+
+        def write() -> None:
+            file.truncate(0)
+            file.append(f"{job.dirty_from}\n".encode())
+            file.sync()
+
+        try:
+            yield from _in_thread(write)
+        finally:
+            file.close()
+        job.check()
+        self._files.rename(_cleaned(path), path)
+
+
+@dataclass(slots=True)
+class _Survivors:
+    """Decides what stays of a batch."""
+
+    latest: dict[bytes, int]
+    mapped_to: int
+    """`latest` knows all records from the start of the dirty range to here; nothing from here on is touched."""
+    now_ms: int
+    delete_retention_ms: int
+    remembered: set[int]
+    """Last offsets of the batches that producers are remembered by."""
+
+    def of(self, header: BatchHeader, batch: bytes) -> bytes:
+        """The batch as it goes on: as it is, with fewer records, with none, or not at all (b"")."""
+        # TRANSACTIONS: markers may go when nothing of their transaction is left; until somebody counts, they stay.
+        if header.base_offset >= self.mapped_to or header.is_control:
+            return batch
+        data = unpacked(header, batch, UNPACKED_BYTES_MAX)
+        horizon = header.delete_horizon_ms
+        tombstones_go = horizon is not None and horizon <= self.now_ms
+        kept: list[Span] = []
+        has_tombstones = False
+        latest = self.latest
+        for span in spans(header, data):
+            if span.key is None or latest.get(_noted(span.key), -1) > span.offset:
+                continue
+            if not span.has_value:
+                if tombstones_go:
+                    continue
+                has_tombstones = True
+            kept.append(span)
+        if not kept:
+            if header.last_offset not in self.remembered:
+                return b""
+            return emptied(header) if header.count else batch
+        # TRANSACTIONS: an aborted tombstone deletes nothing, so it must not be counted on. No horizon, no end.
+        if has_tombstones and horizon is None and not header.is_transactional:
+            horizon = min(self.now_ms + self.delete_retention_ms, LONG_MAX)
+            return thinned(header, data, kept, delete_horizon_ms=horizon)
+        return batch if len(kept) == header.count else thinned(header, data, kept)
+
+
+class _Draft:
+    """A cleaned segment in the making: three open files named *.cleaned. Made and closed on the loop's thread."""
+
+    def __init__(self, files: FileSystem, directory: Path, base_offset: int, index_interval: int) -> None:
+        self._files = files
+        self._base = directory / file_name(base_offset, "")
+        self._index_interval = index_interval
+        self._open: list[File] = []
+        self.is_adopted = False
+        """The log's file is now that of a segment in use."""
+        try:
+            for suffix in _SUFFIXES:
+                self._open.append(files.open(self.path(suffix)))
+        except StorageError:
+            self.close()
+            raise
+        self.segment = Segment(files, directory, base_offset, self._open[0])
+
+    def path(self, suffix: str) -> Path:
+        return _cleaned(self._base.with_name(self._base.name + suffix))
+
+    def write(self, old: list[Segment], survivors: _Survivors, pace: Pace) -> bool:
+        """Write what survives of the old segments and sync it; whether that is less than there was. [thread]"""
+        for file in self._open:
+            if file.size:  # left behind by an attempt that failed
+                file.truncate(0)
+        segment = self.segment
+        segment.start_indexes()
+        waiting = bytearray()
+        position = 0
+        changed = False
+        last, last_stays = None, True
+
+        def add(batch: bytes, header: BatchHeader) -> None:
+            nonlocal position
+            interval = self._index_interval if position <= INDEXED_POSITION_MAX else LONG_MAX
+            segment.note(position, len(batch), header.last_offset, header.max_timestamp, interval)
+            position += len(batch)
+            waiting.extend(batch)
+            if len(waiting) >= WRITE_CHUNK:
+                segment.log.append(waiting)
+                waiting.clear()
+
+        for source in old:
+            for _, header, batch in source.batches():
+                pace()
+                _check(source, header, batch)
+                survivor = survivors.of(header, batch)
+                last, last_stays = header, bool(survivor)
+                if survivor is batch:
+                    add(batch, header)
+                    continue
+                changed = True
+                if survivor:
+                    add(survivor, read_header(survivor))
+        if last is not None and not last_stays:
+            add(emptied(last), last)
+        segment.log.append(waiting)
+        if segment.max_timestamp_offset >= 0:
+            segment.time_index.add(segment.max_timestamp, segment.max_timestamp_offset)
+        for file, index in zip(self._open[1:], (segment.offset_index, segment.time_index), strict=True):
+            file.append(index.to_bytes())
+        if changed or len(old) > 1:
+            for file in self._open:
+                file.sync()
+        return changed
+
+    def remove(self) -> None:
+        for suffix in _SUFFIXES:
+            self._files.remove(self.path(suffix))
+
+    def close(self) -> None:
+        for file in self._open[1 if self.is_adopted else 0 :]:
+            file.close()
+
+
+def _cleaned(path: Path) -> Path:
+    return path.with_name(path.name + CLEANED_SUFFIX)
+
+
+def _noted(key: bytes) -> bytes:
+    if len(key) <= KEY_LENGTH_MAX:
+        return key
+    return hashlib.blake2b(key, digest_size=KEY_LENGTH_MAX + 1, usedforsecurity=False).digest()
+
+
+def _check(segment: Segment, header: BatchHeader, batch: bytes) -> None:
+    """Damage must not spread into what is written anew, nor decide what else may go."""
+    if checksum(batch) != header.crc:
+        raise CorruptLog(f"A batch of {segment.log.path} at offset {header.base_offset} fails its checksum.")
+
+
+def _grouped(parts: list[_Part], log: PartitionLog) -> list[list[_Part]]:
+    """Neighbours that may become one segment. Kafka: `Cleaner.groupSegmentsBySize`."""
+    groups: list[list[_Part]] = []
+    size = 0
+    for part in parts:
+        if (
+            groups
+            and size + part.segment.size <= log.config.segment_bytes
+            and part.end_offset - 1 - groups[-1][0].segment.base_offset <= RELATIVE_OFFSET_MAX
+        ):
+            groups[-1].append(part)
+            size += part.segment.size
+        else:
+            groups.append([part])
+            size = part.segment.size
+    return groups
+
+
+def _roll_if_overdue(log: PartitionLog, now_ms: int) -> None:
+    """The active segment is never cleaned, so what must be cleaned has to leave it."""
+    if log.active.size and _is_older(log.active, now_ms, log.config.max_compaction_lag_ms):
+        log.roll()
+
+
+def _is_older(segment: Segment, now_ms: int, age_ms: int) -> bool:
+    """Whether the first record of a segment is older than that, going by the record, as Kafka does."""
+    if age_ms >= LONG_MAX:
+        return False
+    for _, first in segment.headers(0, peek=True):
+        timestamp = first.base_timestamp if first.delete_horizon_ms is None else first.max_timestamp
+        return 0 < timestamp < now_ms - age_ms
+    return False
 
 
 def finish_interrupted(files: FileSystem, directory: Path) -> None:
-    return None
+    """Complete or undo what a crash interrupted, before the segments are opened."""
+    names = files.list(directory)
+    markers = [match for match in map(_MARKER.fullmatch, names) if match]
+    if not markers and not any(name.endswith(CLEANED_SUFFIX) for name in names):
+        return
+    # What is seen here, or not seen, must still be so after the next crash before anything is built on it.
+    files.sync_directory(directory)
+    for marker in markers:
+        base_offset, end_offset = int(marker[1]), int(marker[2])
+        logger.info("Completing the compaction of %s from offset %d to %d.", directory, base_offset, end_offset)
+        for suffix in _SUFFIXES:
+            path = directory / file_name(base_offset, suffix)
+            if files.exists(_cleaned(path)):
+                files.rename(_cleaned(path), path)
+        for name in names:
+            stem, _, suffix = name.partition(".")
+            if f".{suffix}" in _SUFFIXES and stem.isdigit() and base_offset < int(stem) < end_offset:
+                files.remove(directory / name)
+    if markers:
+        files.sync_directory(directory)
+        for marker in markers:
+            files.remove(directory / marker[0])
+        files.sync_directory(directory)
+    for name in files.list(directory):
+        if name.endswith(CLEANED_SUFFIX):
+            files.remove(directory / name)

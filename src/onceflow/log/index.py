@@ -67,7 +67,10 @@ class OffsetIndex:
         index = cls(base_offset)
         if data is None or len(data) % _OFFSET_ENTRY.size:
             return None
-        previous = (-1, 0)  # the batch at position 0 never has an entry: one that says so is a page that was never written
+        previous = (
+            -1,
+            0,
+        )  # the batch at position 0 never has an entry: one that says so is a page that was never written
         for entry in _OFFSET_ENTRY.iter_unpack(data):
             if entry[0] <= previous[0] or entry[1] <= previous[1]:
                 return None

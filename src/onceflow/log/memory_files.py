@@ -150,7 +150,9 @@ class MemoryFileSystem:
         return after
 
     def _is_reachable(self, path: Path, names: dict[Path, _Node]) -> bool:
-        return not self.forgets_directories or all(parent in names for parent in path.parents if parent != parent.parent)
+        return not self.forgets_directories or all(
+            parent in names for parent in path.parents if parent != parent.parent
+        )
 
     # FileSystem
 

@@ -107,13 +107,13 @@ class ProducerStates:
             for earlier in producer.batches:
                 if earlier.last_sequence == last and earlier.offset_delta == batch.last_offset_delta:
                     return earlier
-            if producer.batches:
-                expected = (producer.batches[-1].last_sequence + 1) & MAX_SEQUENCE
-                if batch.base_sequence != expected:
-                    raise ProtocolError(
-                        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                        f"Producer {batch.producer_id} sent sequence {batch.base_sequence}; {expected} comes next.",
-                    )
+            # Without batches the epoch began with a marker (KIP-890): its first batch has to be the first one.
+            expected = (producer.batches[-1].last_sequence + 1) & MAX_SEQUENCE if producer.batches else 0
+            if batch.base_sequence != expected:
+                raise ProtocolError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"Producer {batch.producer_id} sent sequence {batch.base_sequence}; {expected} comes next.",
+                )
             return None
         if batch.producer_epoch < producer.epoch:
             raise ProtocolError(

@@ -206,4 +206,3 @@ class Segment:
         self.close()
         for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self._files.remove(self.path(suffix))
-

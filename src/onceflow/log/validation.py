@@ -23,12 +23,9 @@ from onceflow.wire.batch import (
     read_header,
 )
 from onceflow.wire.compression import Codec
-from onceflow.wire.records import build_batch, read_records
+from onceflow.wire.records import Record, build_batch, read_records
 
 __all__ = ["accept"]
-
-MAX_UNCOMPRESSED_BYTES = 1 << 28
-"""The most that one batch may unpack to, where it has to be unpacked at all."""
 
 _CODECS = {
     "uncompressed": Codec.NONE,
@@ -102,27 +99,31 @@ def _fit_to_topic(
     check_oldest = config.timestamp_before_max_ms < LONG_MAX and not config.append_time
     if not (config.compact or check_oldest or codec != header.compression):
         return batch, header
+    unpacked: list[Record] = []
     try:
-        records = list(read_records(batch, max_bytes=MAX_UNCOMPRESSED_BYTES))
+        for at, record in enumerate(read_records(batch)):
+            if config.compact and record.key is None:
+                raise ProtocolError(
+                    ErrorCode.INVALID_RECORD,
+                    f"Record {at} has no key, which a compacted topic needs of every record.",
+                )
+            if check_oldest and now_ms - record.timestamp > config.timestamp_before_max_ms:
+                raise ProtocolError(
+                    ErrorCode.INVALID_TIMESTAMP,
+                    f"Timestamp {record.timestamp} is further in the past than message.timestamp.before.max.ms allows.",
+                )
+            if codec != header.compression:
+                unpacked.append(record)
     except MalformedMessage as error:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    for at, record in enumerate(records):
-        if config.compact and record.key is None:
-            raise ProtocolError(
-                ErrorCode.INVALID_RECORD, f"Record {at} has no key, which a compacted topic needs of every record."
-            )
-        if check_oldest and now_ms - record.timestamp > config.timestamp_before_max_ms:
-            raise ProtocolError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"Timestamp {record.timestamp} is further in the past than message.timestamp.before.max.ms allows.",
-            )
     if codec == header.compression:
         return batch, header
     rebuilt = bytearray(
         build_batch(
-            records,
+            unpacked,
             base_offset=header.base_offset,
             codec=Codec(codec),
+            level=_level(config, codec),
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
@@ -131,3 +132,14 @@ def _fit_to_topic(
         )
     )
     return memoryview(rebuilt), read_header(rebuilt)
+
+
+def _level(config: TopicConfig, codec: int) -> int | None:
+    match codec:
+        case Codec.GZIP:
+            return config.compression_gzip_level
+        case Codec.LZ4:
+            return config.compression_lz4_level
+        case Codec.ZSTD:
+            return config.compression_zstd_level
+    return None

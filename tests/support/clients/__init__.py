@@ -1,8 +1,8 @@
 """One interface over every Kafka client that the conformance suite drives.
 
-The scenarios (`tests/conformance/scenarios.py`) are written once against `Client`; each module here says how one real client
-does it. An adapter translates names and types and the client's own errors (into `Refused`), and adds nothing: no retries, no
-defaults of its own, no waiting.
+The scenarios (`tests/conformance/scenarios.py`) are written once against `Client`; each module here says how one real
+client does it. An adapter translates names, types and the client's own errors (into `Refused`), and adds nothing: no
+retries, no waiting.
 """
 
 from __future__ import annotations

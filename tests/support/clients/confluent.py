@@ -37,10 +37,10 @@ __all__ = ["ConfluentClient"]
 class ConfluentClient:
     def __init__(self, bootstrap: str) -> None:
         self._connection = {"bootstrap.servers": bootstrap}
-        self._admin = AdminClient(self._connection)
+        self.admin = AdminClient(self._connection)
 
     def close(self) -> None:
-        self._admin = None
+        self.admin = None
 
     def create_topic(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None, *, replication: int = 1
@@ -62,28 +62,28 @@ class ConfluentClient:
         topic = NewTopic(
             name, -1 if partitions is None else partitions, replication_factor=replication, config=dict(config or {})
         )
-        _answer(self._admin.create_topics([topic], validate_only=validate_only))
+        _answer(self.admin.create_topics([topic], validate_only=validate_only))
 
     def delete_topic(self, name: str) -> None:
-        _answer(self._admin.delete_topics([name]))
+        _answer(self.admin.delete_topics([name]))
 
     def topics(self) -> set[str]:
-        return set(self._admin.list_topics(timeout=TIMEOUT_S).topics)
+        return set(self.admin.list_topics(timeout=TIMEOUT_S).topics)
 
     def partition_count(self, topic: str) -> int:
         try:
-            return len(_answer(self._admin.describe_topics(TopicCollection([topic]))).partitions)
+            return len(_answer(self.admin.describe_topics(TopicCollection([topic]))).partitions)
         except Refused:
             return 0
 
     def topic_id(self, topic: str) -> str:
-        return str(_answer(self._admin.describe_topics(TopicCollection([topic]))).topic_id)
+        return str(_answer(self.admin.describe_topics(TopicCollection([topic]))).topic_id)
 
     def create_partitions(self, topic: str, total: int) -> None:
-        _answer(self._admin.create_partitions([NewPartitions(topic, total)]))
+        _answer(self.admin.create_partitions([NewPartitions(topic, total)]))
 
     def describe_config(self, topic: str) -> Mapping[str, Config]:
-        entries = _answer(self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))
+        entries = _answer(self.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))
         return {name: Config(value=entry.value, is_default=entry.is_default) for name, entry in entries.items()}
 
     def set_config(self, topic: str, changes: Mapping[str, str | None]) -> None:
@@ -99,14 +99,14 @@ class ConfluentClient:
 
     def alter_config(self, topic: str, entries: list[ConfigEntry]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        _answer(self._admin.incremental_alter_configs([resource]))
+        _answer(self.admin.incremental_alter_configs([resource]))
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> int:
         at = TopicPartition(topic, partition, before)
-        return int(_answer(self._admin.delete_records([at])).low_watermark)
+        return int(_answer(self.admin.delete_records([at])).low_watermark)
 
     def cluster(self) -> Cluster:
-        described = self._admin.describe_cluster(request_timeout=TIMEOUT_S).result()
+        described = self.admin.describe_cluster(request_timeout=TIMEOUT_S).result()
         return Cluster(
             cluster_id=described.cluster_id,
             controller_id=described.controller.id,
@@ -165,7 +165,7 @@ class ConfluentClient:
         return None if offset < 0 else offset
 
     def _list_offset(self, topic: str, partition: int, spec: OffsetSpec) -> int:
-        return int(_answer(self._admin.list_offsets({TopicPartition(topic, partition): spec})).offset)
+        return int(_answer(self.admin.list_offsets({TopicPartition(topic, partition): spec})).offset)
 
     def offset_at(self, topic: str, timestamp_ms: int, partition: int = 0) -> int | None:
         consumer = self._consumer({})

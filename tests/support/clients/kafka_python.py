@@ -6,27 +6,34 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from tests.support.clients import TIMEOUT_S, Cluster, Config, Received, Record, Refused
+from tests.support.clients import CODECS, TIMEOUT_S, Cluster, Config, Received, Record, Refused
 
 with warnings.catch_warnings():
     # It loads its message definitions through a function that Python 3.11 deprecates (and 3.13 brought back).
     warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka.codec
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, OffsetSpec
     from kafka.consumer.fetcher import ConsumerRecord
     from kafka.errors import KafkaError
 
-__all__ = ["KafkaPythonClient"]
+__all__ = ["INSTALLED_CODECS", "KafkaPythonClient"]
+
+INSTALLED_CODECS = tuple(
+    name for name in CODECS if name == "none" or getattr(kafka.codec, f"has_{name}")()
+)
+"""It compresses with other packages, which need not be there: python-snappy, lz4 and zstandard."""
 
 
 class KafkaPythonClient:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+        self.admin = KafkaAdminClient(bootstrap_servers=bootstrap)
 
     def close(self) -> None:
-        self._admin.close()
+        self.admin.close()
 
     def create_topic(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None, *, replication: int = 1
@@ -51,30 +58,30 @@ class KafkaPythonClient:
             "configs": dict(config or {}),
         }
         with _refusals():
-            self._admin.create_topics({name: options}, validate_only=validate_only)
+            self.admin.create_topics({name: options}, validate_only=validate_only)
 
     def delete_topic(self, name: str) -> None:
         with _refusals():
-            self._admin.delete_topics([name])
+            self.admin.delete_topics([name])
 
     def topics(self) -> set[str]:
-        return set(self._admin.list_topics())
+        return set(self.admin.list_topics())
 
     def partition_count(self, topic: str) -> int:
-        [described] = self._admin.describe_topics([topic])
+        [described] = self.admin.describe_topics([topic])
         return len(described["partitions"])
 
     def topic_id(self, topic: str) -> str:
-        [described] = self._admin.describe_topics([topic])
+        [described] = self.admin.describe_topics([topic])
         return str(described["topic_id"])
 
     def create_partitions(self, topic: str, total: int) -> None:
         with _refusals():
-            self._admin.create_partitions({topic: total})
+            self.admin.create_partitions({topic: total})
 
     def describe_config(self, topic: str) -> Mapping[str, Config]:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        entries = self._admin.describe_configs([resource], config_filter="all")["topic"][topic]
+        entries = self.admin.describe_configs([resource], config_filter="all")["topic"][topic]
         return {
             name: Config(value=entry["value"], is_default=entry["config_source"] == "DEFAULT_CONFIG")
             for name, entry in entries.items()
@@ -86,7 +93,7 @@ class KafkaPythonClient:
             for name, value in changes.items()
         }
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, operations)
-        outcome = self._admin.alter_configs([resource], raise_on_unknown=False)["topic"][topic]
+        outcome = self.admin.alter_configs([resource], raise_on_unknown=False)["topic"][topic]
         if outcome != "OK":
             # This call hands errors over as text only: "[Error 40] InvalidConfigurationError: ...".
             raise Refused(int(re.search(r"\[Error (\d+)]", outcome)[1]), outcome)
@@ -94,10 +101,10 @@ class KafkaPythonClient:
     def delete_records(self, topic: str, before: int, partition: int = 0) -> int:
         at = TopicPartition(topic, partition)
         with _refusals():
-            return int(self._admin.delete_records({at: before})[at]["low_watermark"])
+            return int(self.admin.delete_records({at: before})[at]["low_watermark"])
 
     def cluster(self) -> Cluster:
-        described = self._admin.describe_cluster()
+        described = self.admin.describe_cluster()
         return Cluster(
             cluster_id=described["cluster_id"],
             controller_id=described["controller_id"],
@@ -178,8 +185,13 @@ class KafkaPythonClient:
     def max_timestamp_offset(self, topic: str, partition: int = 0) -> int | None:
         at = TopicPartition(topic, partition)
         with _refusals():
-            found = self._admin.list_partition_offsets({at: OffsetSpec.MAX_TIMESTAMP})[at]
+            found = self.admin.list_partition_offsets({at: OffsetSpec.MAX_TIMESTAMP})[at]
         return None if found.offset < 0 else int(found.offset)
+
+
+    def describe_producers(self, topic: str, partition: int = 0) -> list[Any]:
+        at = TopicPartition(topic, partition)
+        return list(self.admin.describe_producers([at])[at].active_producers)
 
 
 class KafkaPythonReader:
