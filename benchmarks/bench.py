@@ -1,11 +1,11 @@
-"""One run: brokers take turns, measure by measure and round by round, and what they did is collected."""
+"""One run: the brokers take turns, round by round, and what they did is collected."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from benchmarks import clients
-from benchmarks.brokers import Flavour, RunningBroker
+from benchmarks.brokers import FLAVOURS, Flavour, RunningBroker
 from benchmarks.plan import LARGE, Plan
 from benchmarks.results import Case, Results, Sample
 
@@ -35,6 +35,8 @@ class Bench:
         self.plan = plan
         self.results = Results()
         self._round = 0
+        self._stack = ExitStack()
+        self._warm: RunningBroker | None = None
         self._topic_numbers = itertools.count()
         self._progress = Progress(
             SpinnerColumn(),
@@ -47,42 +49,68 @@ class Bench:
         self._task = self._progress.add_task("", total=None)
 
     def run(self, measures: Sequence[Measure], brokers: Sequence[str]) -> Results:
-        """A/B/A/B: the machine's mood changes within minutes, so the brokers follow each other closely."""
-        turns = [
-            (number, measure, flavour)
+        """A/B/A/B: the machine's mood changes within minutes, so each round visits the brokers one after the other."""
+        flavours = [flavour for flavour in FLAVOURS.values() if flavour.name.split("-")[0] in brokers]
+        visits = [
+            (
+                number,
+                flavour,
+                [each for each in measures if flavour in each.flavours and number < each.rounds(self.plan)],
+            )
             for number in range(self.plan.rounds)
-            for measure in measures
-            for flavour in measure.flavours
-            if flavour.name.split("-")[0] in brokers and number < measure.rounds(self.plan)
+            for flavour in flavours
         ]
         with self._progress:
-            self._progress.update(self._task, total=len(turns))
+            self._progress.update(self._task, total=sum(len(todo) for _, _, todo in visits))
             try:
-                for number, measure, flavour in turns:
-                    self._turn(number, measure, flavour)
+                for number, flavour, todo in visits:
+                    self._visit(number, flavour, todo)
             except KeyboardInterrupt:
                 self.results.failures.append("the rest: interrupted")
         return self.results
 
-    def _turn(self, number: int, measure: Measure, flavour: Flavour) -> None:
+    def _visit(self, number: int, flavour: Flavour, measures: Sequence[Measure]) -> None:
         self._round = number
-        where = f"round {number + 1}, {measure.name}, {flavour.title}"
+        try:
+            for measure in measures:
+                self._measure(measure, flavour)
+        finally:
+            self._end_warm()
+
+    def _measure(self, measure: Measure, flavour: Flavour) -> None:
+        where = f"round {self._round + 1}, {measure.name}, {flavour.title}"
         self._progress.update(self._task, description=where)
         try:
             measure.run(self, flavour)
         except Exception as error:  # one broken measure must not cost the other nineteen minutes
+            self._end_warm()
             self.results.failures.append(f"{where}: {error}")
             self._progress.console.print(f"[red]{where}: not measured[/]\n{escape(str(error))}", highlight=False)
         self._progress.advance(self._task)
 
     @contextmanager
-    def broker(self, flavour: Flavour, *, warm: bool = True) -> Iterator[RunningBroker]:
-        """A fresh broker on an empty folder; warmed up unless it is the start that is measured."""
+    def fresh(self, flavour: Flavour) -> Iterator[RunningBroker]:
+        """A broker of the measure's own on an empty folder, just started."""
+        self._end_warm()
         self.settle()
         with flavour.start() as broker:
-            if warm:
-                self.fill(broker, self.plan.warm_up_records, LARGE)
             yield broker
+
+    def warm(self, flavour: Flavour) -> RunningBroker:
+        """The broker that the measures of a visit share: started and warmed up for the first that asks.
+
+        Kafka's JVM takes long to compile its way through a produce request. Measured here: 28 CPU seconds per million
+        records of 1 KB at first, 7 after 600,000 of them. A benchmark that stops before would flatter us fourfold.
+        """
+        if self._warm is None:
+            self.settle()
+            self._warm = self._stack.enter_context(flavour.start())
+            self.fill(self._warm, self.plan.warm_up_records, LARGE)
+        return self._warm
+
+    def _end_warm(self) -> None:
+        self._warm = None
+        self._stack.close()
 
     def topic(self, broker: RunningBroker, *, partitions: int | None = None) -> str:
         """A new, empty topic."""

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from benchmarks.bench import Bench
 from benchmarks.brokers import KAFKA, ONCEFLOW
-from benchmarks.environment import OtherLoad, environment
+from benchmarks.environment import OtherLoad, cautions, environment
 from benchmarks.measures import MEASURES
 from benchmarks.plan import FULL, QUICK
 from benchmarks.plot import save_plot
@@ -39,9 +39,12 @@ def main() -> int:
     others = OtherLoad()
     results = Bench(plan, console).run(measures, arguments.brokers)
 
-    facts["other load meanwhile"] = str(others)
+    other_cores = others.cores()
+    facts["busy with something else meanwhile"] = f"{other_cores:.2f} cores"
     print_table(results, console)
-    console.print(f"Busy with something else meanwhile: {facts['other load meanwhile']}.", highlight=False)
+    for number, caution in enumerate(cautions(quick=arguments.quick, other_cores=other_cores), 1):
+        facts[f"caution {number}"] = caution
+        console.print(f"[yellow]Caution:[/] {caution}.", highlight=False)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "results.json").write_text(as_json(results, facts, plan))
     (arguments.out / "results.md").write_text(as_markdown(results, facts))

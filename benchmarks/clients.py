@@ -68,9 +68,11 @@ def confluent_produce(bootstrap: str, topic: str, *, records: int, size: int, id
     return _rate(_confluent("produce", bootstrap, topic=topic, records=records, size=size, idempotent=idempotent))
 
 
-def confluent_consume(bootstrap: str, topic: str, *, records: int = 0, tail: int = 0) -> float:
+def confluent_consume(
+    bootstrap: str, topic: str, *, records: int = 0, tail: int = 0, fetch_bytes: int = 1 << 20
+) -> float:
     """Records per second of librdkafka's consumer: all of a topic, or the tail of its partition 0."""
-    return _rate(_confluent("consume", bootstrap, topic=topic, records=records, tail=tail))
+    return _rate(_confluent("consume", bootstrap, topic=topic, records=records, tail=tail, fetch_bytes=fetch_bytes))
 
 
 def confluent_latency(bootstrap: str, topic: str, *, rate: int, seconds: int, size: int) -> tuple[float, float]:

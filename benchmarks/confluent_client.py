@@ -90,7 +90,7 @@ def latency(bootstrap: str, *, topic: str, rate: int, seconds: int, size: int) -
     return {"records": len(times_ms), "p50_ms": percentiles[49], "p99_ms": percentiles[98]}
 
 
-def consume(bootstrap: str, *, topic: str, records: int, tail: int = 0) -> dict[str, Any]:
+def consume(bootstrap: str, *, topic: str, records: int, tail: int, fetch_bytes: int) -> dict[str, Any]:
     """Read `records` from the beginning of all partitions; with `tail`, the last that many of partition 0."""
     consumer = Consumer(
         {
@@ -99,6 +99,7 @@ def consume(bootstrap: str, *, topic: str, records: int, tail: int = 0) -> dict[
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
+            "max.partition.fetch.bytes": fetch_bytes,
             # By default librdkafka rests for a second whenever 100,000 records wait for the application:
             # at 100 B that would be most of what is measured.
             "fetch.queue.backoff.ms": 1,

@@ -21,6 +21,7 @@ from benchmarks.plan import Plan
 
 DEFAULTS = "acks=all, else its defaults"
 TUNED = "fetch.queue.backoff.ms=1 (no 1 s rests)"
+OTHER_CORES_MAX = 0.1
 
 
 def environment(plan: Plan) -> dict[str, str]:
@@ -46,18 +47,24 @@ def environment(plan: Plan) -> dict[str, str]:
 
 
 class OtherLoad:
-    """How many cores were busy with something other than this benchmark since this was made.
-
-    Above a few hundredths the machine was not ours alone: rates come out low and their ranges wide.
-    """
+    """How many cores have been busy with something other than this benchmark since this was made."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
         self._before = _busy_elsewhere_seconds()
 
-    def __str__(self) -> str:
-        cores = (_busy_elsewhere_seconds() - self._before) / (time.monotonic() - self._since)
-        return f"{max(cores, 0.0):.2f} of {os.cpu_count()} cores"
+    def cores(self) -> float:
+        return max(_busy_elsewhere_seconds() - self._before, 0.0) / (time.monotonic() - self._since)
+
+
+def cautions(*, quick: bool, other_cores: float) -> list[str]:
+    """Why this run may mislead; empty for a full run on a quiet machine."""
+    found = []
+    if quick:
+        found.append("a quick run: too short for Kafka's JVM to compile all of its work, so the ratios flatter ours")
+    if other_cores > OTHER_CORES_MAX:
+        found.append(f"something else kept {other_cores:.2f} cores busy: rates are low and ratios random")
+    return found
 
 
 def _busy_elsewhere_seconds() -> float:

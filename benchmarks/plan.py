@@ -22,8 +22,8 @@ class Plan:
     starts: int = 2
     """Starts per round, for the start-up time."""
 
-    warm_up_records: int = 200_000
-    """Of 1 KB, before most measures: a JVM that has not compiled its hot path is no fair opponent."""
+    warm_up_records: int = 1_000_000
+    """Of 1 KB, before produce, consume, latency and growth, which share a broker; see `Bench.warm`."""
 
     java_small: int = 5_000_000
     java_large: int = 500_000
@@ -60,7 +60,7 @@ QUICK = replace(
     FULL,
     rounds=1,
     starts=1,
-    warm_up_records=30_000,
+    warm_up_records=500_000,
     java_small=300_000,
     java_large=60_000,
     confluent_small=150_000,

@@ -13,7 +13,7 @@ PEAK = Case(key="memory/peak", title="memory, peak under produce", unit="MB", ta
 
 
 def run(bench: Bench, flavour: Flavour) -> None:
-    with bench.broker(flavour, warm=False) as broker:
+    with bench.fresh(flavour) as broker:
         time.sleep(bench.plan.idle_seconds)
         bench.record(IDLE, flavour, broker.rss_mb())
         with watched(broker) as usage:

@@ -14,11 +14,11 @@ from benchmarks.targets import PRODUCE_CPU, PRODUCE_RATE
 
 
 def run(bench: Bench, flavour: Flavour) -> None:
-    with bench.broker(flavour) as broker:
-        for client in ("java", "confluent"):
-            for size in SIZES:
-                for idempotent in (False, True):
-                    measure(bench, flavour, broker, case(client, size, idempotent), client, idempotent)
+    broker = bench.warm(flavour)
+    for client in ("java", "confluent"):
+        for size in SIZES:
+            for idempotent in (False, True):
+                measure(bench, flavour, broker, case(client, size, idempotent), client, idempotent)
 
 
 def run_fsync(bench: Bench, flavour: Flavour) -> None:
@@ -31,7 +31,8 @@ def run_fsync(bench: Bench, flavour: Flavour) -> None:
         record_bytes=LARGE,
         kafka_key=beside.key,
     )
-    with bench.broker(flavour) as broker:
+    # No warm-up: there is no JVM in it, and Kafka's side comes from the warm broker above.
+    with bench.fresh(flavour) as broker:
         measure(bench, flavour, broker, fsync, "java", True)
 
 
@@ -54,11 +55,7 @@ def measure(bench: Bench, flavour: Flavour, broker: RunningBroker, case: Case, c
         if client == "java":
             records = bench.plan.java_records(size)
             rate = clients.producer_performance(
-                broker.bootstrap,
-                topic,
-                records=records,
-                size=size,
-                enable_idempotence=str(idempotent).lower(),
+                broker.bootstrap, topic, records=records, size=size, enable_idempotence=str(idempotent).lower()
             ).records_per_s
         else:
             records = bench.plan.confluent_records(size)

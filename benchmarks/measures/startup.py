@@ -13,5 +13,5 @@ CASE = Case(key="startup", title="start-up", unit="s", target=START_UP)
 
 def run(bench: Bench, flavour: Flavour) -> None:
     for _ in range(bench.plan.starts):
-        with bench.broker(flavour, warm=False) as broker:
+        with bench.fresh(flavour) as broker:
             bench.record(CASE, flavour, broker.start_seconds)

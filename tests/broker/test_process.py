@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -127,7 +128,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode not in (0, -signal.SIGABRT)
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
-    assert re.fullmatch(r"onceflow( broker)?: [^\n]+[.)]\n", done.stderr), done.stderr
+    assert re.fullmatch(r"onceflow( broker)?: [^\n]+[.?)]\n", done.stderr), done.stderr
     return done.stderr
 
 
@@ -180,6 +181,18 @@ def test_a_directory_in_use_is_one_sentence_and_the_other_broker_goes_on(tmp_pat
         assert client.produce("orders", batch(b"one")).error_code == 0
 
 
+@pytest.fixture(scope="module")
+def used_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a broker with a topic, a producer and a record left behind when it was stopped."""
+    data = tmp_path_factory.mktemp("used") / "data"
+    with BrokerProcess(data) as broker, broker.client() as client:
+        assert client.make_topic("orders") == 0
+        client.new_producer()
+        assert client.produce("orders", batch(b"precious")).error_code == 0
+        assert broker.stop() == 0
+    return data
+
+
 @pytest.mark.parametrize(
     ("file", "content"),
     [
@@ -195,14 +208,10 @@ def test_a_directory_in_use_is_one_sentence_and_the_other_broker_goes_on(tmp_pat
     ],
 )
 def test_a_damaged_file_is_one_sentence_that_names_it_and_nothing_is_touched(
-    tmp_path: Path, file: str, content: bytes
+    used_data: Path, tmp_path: Path, file: str, content: bytes
 ) -> None:
     data = tmp_path / "data"
-    with BrokerProcess(data) as broker, broker.client() as client:
-        assert client.make_topic("orders") == 0
-        client.new_producer()
-        assert client.produce("orders", batch(b"precious")).error_code == 0
-        broker.stop()
+    shutil.copytree(used_data, data)
     (data / file).write_bytes(content)
     before = files_under(data)
     sentence = refused(run_broker_command(data, "--listen", "127.0.0.1:0"))

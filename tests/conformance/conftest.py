@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -21,6 +21,7 @@ from tests.support.kafka_jars import JarsMissing, JavaMissing  # noqa: E402
 from tests.support.raw import Wire  # noqa: E402
 
 BROKERS = ("onceflow", "kafka")
+T = TypeVar("T")
 
 
 class RunningBroker(Protocol):
@@ -55,6 +56,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xfail(reason=differs.args[0], strict=True))
 
 
+def started(start: Callable[[], T]) -> T:
+    """What `start` returns; without Java the test fails with the sentence that says so, and nothing around it."""
+    try:
+        return start()
+    except (JavaMissing, JarsMissing) as error:
+        sentence = str(error)
+    pytest.fail(sentence, pytrace=False)
+
+
 class _Onceflow:
     name = "onceflow"
 
@@ -66,11 +76,7 @@ class _Onceflow:
 def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
     if request.param == "kafka":
         with ExitStack() as stack:
-            try:
-                kafka = stack.enter_context(ApacheKafka())
-            except (JavaMissing, JarsMissing) as error:
-                pytest.fail(str(error), pytrace=False)
-            yield kafka
+            yield started(lambda: stack.enter_context(ApacheKafka()))
     else:
         import onceflow
 

@@ -1,7 +1,7 @@
 """What every client must be able to do, written once.
 
-`test_confluent.py` and its siblings subclass `ClientScenarios` and provide the fixture `client`. A client that cannot do
-one thing sets that scenario to None and says why.
+`test_confluent.py` and its siblings subclass `ClientScenarios` and provide the fixture `client`. A client that cannot
+do one thing sets that scenario to None and says why.
 """
 
 from __future__ import annotations
@@ -143,9 +143,7 @@ class ClientScenarios:
         with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
             client.validate_topic(topic, 1)
 
-    def test_deleting_a_topic_that_does_not_exist_is_refused(
-        self, client: Client, new_name: Callable[[], str]
-    ) -> None:
+    def test_deleting_a_topic_that_does_not_exist_is_refused(self, client: Client, new_name: Callable[[], str]) -> None:
         with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             client.delete_topic(new_name())
 
@@ -186,9 +184,7 @@ class ClientScenarios:
         with refused(ErrorCode.INVALID_PARTITIONS):
             client.create_partitions(topic, total)
 
-    def test_partitions_of_an_unknown_topic_cannot_be_added(
-        self, client: Client, new_name: Callable[[], str]
-    ) -> None:
+    def test_partitions_of_an_unknown_topic_cannot_be_added(self, client: Client, new_name: Callable[[], str]) -> None:
         with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             client.create_partitions(new_name(), 2)
 
@@ -284,9 +280,7 @@ class ClientScenarios:
             client.produce(topic, [Record(value=bytes(2000))])
         assert client.produce(topic, [Record(value=bytes(500))]) == [0]
 
-    def test_a_record_of_a_megabyte_passes_where_the_topic_allows_it(
-        self, client: Client, new_topic: NewTopic
-    ) -> None:
+    def test_a_record_of_a_megabyte_passes_where_the_topic_allows_it(self, client: Client, new_topic: NewTopic) -> None:
         topic = new_topic(config={"max.message.bytes": "5000000"})
         client.produce(topic, [Record(value=b"x" * 3_000_000), *values("small")])
         assert [len(each.value) for each in read(client, topic, 2)] == [3_000_000, 5]
@@ -402,9 +396,7 @@ class ClientScenarios:
         with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             client.describe_config(new_name())
 
-    def test_settings_of_an_unknown_topic_cannot_be_changed(
-        self, client: Client, new_name: Callable[[], str]
-    ) -> None:
+    def test_settings_of_an_unknown_topic_cannot_be_changed(self, client: Client, new_name: Callable[[], str]) -> None:
         with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             client.set_config(new_name(), {"retention.ms": "1"})
 

@@ -20,7 +20,7 @@ def client(broker: RunningBroker) -> Iterator[AioClient]:
 
 
 class TestAiokafka(ClientScenarios):
-    # It wants a number of partitions, and speaks no version of the protocol that has topic ids or asks for timestamp -3.
+    # It wants a number of partitions, and speaks no version of the protocol with topic ids or with timestamp -3.
     test_a_new_topic_without_a_partition_count_has_one = None
     test_a_topic_created_again_has_a_new_id = None
     test_the_greatest_timestamp_need_not_be_the_last = None

@@ -8,19 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.conftest import RunningBroker
+from tests.conformance.conftest import RunningBroker, started
 from tests.conformance.scenarios import TOPIC_DEFAULTS, ClientScenarios, numbered
-from tests.support.clients.java import JavaClient, run_tool
-from tests.support.kafka_jars import JarsMissing, JavaMissing
+from tests.support.clients.java import JavaClient
 from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
 def client(broker: RunningBroker) -> Iterator[JavaClient]:
-    try:
-        client = JavaClient(broker.bootstrap)
-    except (JavaMissing, JarsMissing) as error:
-        pytest.fail(str(error), pytrace=False)
+    client = started(lambda: JavaClient(broker.bootstrap))
     yield client
     client.close()
 
@@ -80,7 +76,7 @@ def test_log_folders_grow_with_what_is_written(client: JavaClient, topic: str) -
     assert client.log_sizes()[f"{topic}-0"] > 0
 
 
-# --- command line tools; each is a JVM and takes a second
+# --- command line tools
 
 
 def test_topic_tool_creates_describes_alters_lists_and_deletes(
@@ -89,7 +85,7 @@ def test_topic_tool_creates_describes_alters_lists_and_deletes(
     name = new_name()
 
     def topics(*arguments: str) -> str:
-        return run_tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", broker.bootstrap, *arguments)
+        return client.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", broker.bootstrap, *arguments)
 
     topics("--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=1000")
     eventually(lambda: client.partition_count(name) == 2, f"topic {name} exists")
@@ -103,14 +99,16 @@ def test_topic_tool_creates_describes_alters_lists_and_deletes(
     eventually(lambda: client.partition_count(name) == 0, f"topic {name} is gone")
 
 
-def test_console_producer_and_consumer_understand_each_other(broker: RunningBroker, topic: str) -> None:
-    run_tool(
+def test_console_producer_and_consumer_understand_each_other(
+    client: JavaClient, broker: RunningBroker, topic: str
+) -> None:
+    client.tool(
         "org.apache.kafka.tools.ConsoleProducer",
         *("--bootstrap-server", broker.bootstrap, "--topic", topic),
         *("--reader-property", "parse.key=true", "--compression-codec", "zstd"),
         feed="k0\tzero\nk1\tone\nk2\ttwo\n",
     )
-    printed = run_tool(
+    printed = client.tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--partition", "0", "--offset", "1"),
         *("--max-messages", "2", "--timeout-ms", "15000"),
@@ -121,7 +119,7 @@ def test_console_producer_and_consumer_understand_each_other(broker: RunningBrok
 
 def test_offset_tool_prints_the_end_of_each_partition(client: JavaClient, broker: RunningBroker, topic: str) -> None:
     client.produce(topic, numbered(7))
-    printed = run_tool(
+    printed = client.tool(
         "org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", broker.bootstrap, "--topic", topic
     )
     assert printed.strip() == f"{topic}:0:7"
@@ -130,7 +128,7 @@ def test_offset_tool_prints_the_end_of_each_partition(client: JavaClient, broker
 def test_config_tool_changes_and_describes_settings(client: JavaClient, broker: RunningBroker, topic: str) -> None:
     def configs(*arguments: str) -> str:
         about = ("--bootstrap-server", broker.bootstrap, "--entity-type", "topics", "--entity-name", topic)
-        return run_tool("kafka.admin.ConfigCommand", *about, *arguments)
+        return client.tool("kafka.admin.ConfigCommand", *about, *arguments)
 
     configs("--alter", "--add-config", "retention.ms=5000,cleanup.policy=[compact,delete]")
     eventually(lambda: client.describe_config(topic)["retention.ms"].value == "5000", "the change is visible")
@@ -141,7 +139,7 @@ def test_config_tool_changes_and_describes_settings(client: JavaClient, broker: 
 
 
 def test_performance_tool_writes_what_it_says(client: JavaClient, broker: RunningBroker, topic: str) -> None:
-    printed = run_tool(
+    printed = client.tool(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--num-records", "20000"),
         *("--record-size", "100", "--throughput", "-1"),
@@ -156,7 +154,7 @@ def test_delete_records_tool_moves_the_start(
     client.produce(topic, numbered(10))
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 4}]}))
-    printed = run_tool(
+    printed = client.tool(
         "org.apache.kafka.tools.DeleteRecordsCommand",
         *("--bootstrap-server", broker.bootstrap, "--offset-json-file", str(plan)),
     )
@@ -166,7 +164,7 @@ def test_delete_records_tool_moves_the_start(
 
 def test_log_dirs_tool_prints_sizes(client: JavaClient, broker: RunningBroker, topic: str) -> None:
     client.produce(topic, numbered(10))
-    printed = run_tool(
+    printed = client.tool(
         "org.apache.kafka.tools.LogDirsCommand",
         *("--bootstrap-server", broker.bootstrap, "--describe", "--topic-list", topic),
     )

@@ -38,7 +38,7 @@ def test_api_versions_lists_what_this_suite_needs(wire: Wire) -> None:
 
 
 def test_produce_is_announced_from_version_zero(wire: Wire) -> None:
-    # No broker takes versions before 3 any more, but librdkafka concludes from the 0 that it may compress (KAFKA-18659).
+    # No broker takes versions below 3 any more, but librdkafka takes the 0 as a sign of compression (KAFKA-18659).
     assert wire.announced(0)[0] == 0
 
 

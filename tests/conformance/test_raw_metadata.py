@@ -252,9 +252,7 @@ def test_a_topic_may_be_laid_out_by_hand(wire: Wire, new_name: Callable[[], str]
 
 
 @pytest.mark.parametrize(("partition", "node"), [(0, 77), (1, None)], ids=["unknown-node", "gap"])
-def test_a_layout_must_be_possible(
-    wire: Wire, new_name: Callable[[], str], partition: int, node: int | None
-) -> None:
+def test_a_layout_must_be_possible(wire: Wire, new_name: Callable[[], str], partition: int, node: int | None) -> None:
     [known] = wire.ask(MetadataRequest(topics=[])).brokers
     layout = [CreatableReplicaAssignment(partition_index=partition, broker_ids=[node or known.node_id])]
     assert create(wire, new_name(), assignments=layout) == ErrorCode.INVALID_REPLICA_ASSIGNMENT

@@ -9,7 +9,9 @@ Nothing here knows about pytest: the benchmarks start their reference broker wit
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -201,12 +203,16 @@ def _single_node(port: int, controller_port: int, data_dir: Path) -> dict[str, o
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports below those that the kernel gives to outgoing connections: Kafka binds them seconds later, and under load
+    a port picked from that range would be taken by then.
+    """
+    free: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 200):
+        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
+            free.append(port)
+        if len(free) == count:
+            return free
+    raise KafkaDidNotStart("There are no free ports between 20000 and 32000.")
 
 
 def _answers(port: int) -> bool:

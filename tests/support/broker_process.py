@@ -52,6 +52,8 @@ class BrokerProcess:
         log_level: str = "warning",
     ) -> None:
         self.data = data
+        self.seen_data = data
+        """Where we see the data, if the broker lives in another mount namespace."""
         self.durability = durability
         self.settings = dict(settings or {})
         self._environment = {**os.environ, **(environment or {})}
@@ -190,7 +192,7 @@ class FaultyDisk:
         return not (self._folder / "fail-once").exists()
 
     def hold_syncs(self, path_part: str = "") -> None:
-        """Such syncs do not return until `heal`."""
+        """Such syncs do not return until `release`."""
         self._write("hold", path_part)
 
     def wait_for_held_sync(self, timeout_s: float = 15.0) -> None:
@@ -198,6 +200,9 @@ class FaultyDisk:
         while not (self._folder / "holding").exists():
             assert time.monotonic() < deadline, "No sync came."
             time.sleep(0.005)
+
+    def release(self) -> None:
+        (self._folder / "hold").unlink()
 
     def heal(self) -> None:
         for name in ("fail-always", "fail-once", "hold", "holding"):

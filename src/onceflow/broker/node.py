@@ -10,15 +10,18 @@ import base64
 import json
 import logging
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.topics import Topic, Topics
 from onceflow.clock import Clock
 from onceflow.config import PRODUCER_ID_BLOCK, BrokerConfig
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
+from onceflow.log.compaction import Cleaner, Pace
 from onceflow.log.files import FileSystem
 from onceflow.log.partition import PartitionLog
 
@@ -27,6 +30,10 @@ __all__ = ["Node"]
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
+CLEANER_WORK_S: Final = 0.001
+CLEANER_REST_S: Final = 0.001
+
+T = TypeVar("T")
 
 
 def kafka_uuid(id: uuid.UUID) -> str:
@@ -51,6 +58,8 @@ class Node:
         self._producer_ids = iter(range(0))
         self._unclaimed_producer_id = self._read_unclaimed_producer_id()
         self.disk_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
+        self.cleaner_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cleaner")
+        self.cleaner = Cleaner(files, pace=Pace(CLEANER_WORK_S, CLEANER_REST_S))
         self.group_commit: GroupCommit | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -61,20 +70,21 @@ class Node:
         path = self.directory / "meta.json"
         self.files.make_directory(self.directory)
         if self.files.exists(path):
-            meta = self._read_json(path, "version", "cluster_id")
-            if meta["version"] != FORMAT_VERSION:
-                raise StorageError(
-                    f"{self.directory} has format {meta['version']}; this version reads {FORMAT_VERSION}."
-                )
-            return str(meta["cluster_id"])
+            version = self._stored(path, "version", int)
+            if version != FORMAT_VERSION:
+                raise StorageError(f"{self.directory} has format {version}; this version reads {FORMAT_VERSION}.")
+            return self._stored(path, "cluster_id", str)
         cluster_id = kafka_uuid(uuid.uuid4())
         self.files.replace(path, json.dumps({"version": FORMAT_VERSION, "cluster_id": cluster_id}).encode())
         return cluster_id
 
-    def _read_json(self, path: Path, *keys: str) -> dict[str, Any]:
+    def _stored(self, path: Path, key: str, kind: type[T]) -> T:
+        """A value of one of our JSON files."""
         try:
-            content = json.loads(self.files.read_bytes(path))
-            return {key: content[key] for key in keys}
+            value = json.loads(self.files.read_bytes(path))[key]
+            if not isinstance(value, kind):
+                raise TypeError(f"{key} is {value!r}")
+            return value
         except (ValueError, LookupError, TypeError) as error:
             raise CorruptLog(f"{path} is damaged ({error}); restore it from a backup of the directory.") from error
 
@@ -105,7 +115,7 @@ class Node:
     def _read_unclaimed_producer_id(self) -> int:
         if not self.files.exists(self._producer_ids_file):
             return 0
-        return int(self._read_json(self._producer_ids_file, "next")["next"])
+        return self._stored(self._producer_ids_file, "next", int)
 
     # Housekeeping; the shell decides when.
 
@@ -126,10 +136,27 @@ class Node:
             partition.log.producers.expire(before_ms)
 
     async def compact(self) -> None:
-        """Compact what is due, one partition after the other, in a thread of its own."""
+        """Compact what is due, one partition after the other, in a thread of its own: acknowledgements do not wait."""
+        logs = [partition.log for partition in self.topics.partitions()]
+        for log in self.cleaner.due(logs, self.clock.now_ms()):
+            with closing(self.cleaner.clean(log, self.clock.now_ms())) as steps:
+                for step in steps:
+                    await self._in_cleaner_thread(step)
+
+    async def _in_cleaner_thread(self, step: Callable[[], None]) -> None:
+        running = asyncio.get_running_loop().run_in_executor(self.cleaner_thread, step)
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # The broker stops. The files that the step writes to are closed next, so it has to end first; it does soon.
+            self.cleaner.pace.stop()
+            await asyncio.wait([running])
+            raise
 
     def close(self) -> None:
         """Leave every log with a checkpoint, so that the next start has nothing to read."""
+        self.cleaner.pace.stop()
+        self.cleaner_thread.shutdown(wait=True)
         self.disk_thread.shutdown(wait=True)
         for partition in self.topics.partitions():
             self._close(partition.log)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from onceflow.errors import ConfigError
 
 __all__ = ["Admin", "Partition", "Topic", "TopicDescription", "TopicExistsError", "TopicMissingError"]
 
-LEADERLESS_WAIT_S = 3.0  # a topic just created is listed before its partitions have leaders
+SETTLE_S = 5.0  # brokers learn of a new or deleted topic, and of its leaders, a moment after it is decided
+SETTLE_POLL_S = 0.02
 
 
 class TopicMissingError(ClientError):
@@ -81,22 +82,15 @@ class Admin:
 
     def topic(self, name: str) -> Topic:
         """One topic, once all its partitions have leaders. Raises `TopicMissingError`."""
-        deadline = time.monotonic() + LEADERLESS_WAIT_S
-        while True:
-            # The list of all topics: asking for one by name may create it, if the broker is set so.
-            found = self._metadata().topics.get(name)
-            if found is None:
-                raise TopicMissingError(
-                    f"there is no topic {name!r} at {self._settings.bootstrap}; "
-                    f"create it with: onceflow topics create {name}"
-                )
-            if found.partitions and all(p.leader >= 0 for p in found.partitions.values()):
-                return _topic(name, found)
-            if time.monotonic() > deadline:
-                raise ClientError(
-                    f"topic {name!r} has partitions without a leader: the broker is starting or incomplete"
-                )
-            time.sleep(0.1)
+        found = self._settled(lambda topics: name not in topics or _has_leaders(topics[name])).get(name)
+        if found is None:
+            raise TopicMissingError(
+                f"there is no topic {name!r} at {self._settings.bootstrap}; "
+                f"create it with: onceflow topics create {name}"
+            )
+        if not _has_leaders(found):
+            raise ClientError(f"topic {name!r} has partitions without a leader: the broker is starting or incomplete")
+        return _topic(name, found)
 
     def describe(self, names: Iterable[str]) -> list[TopicDescription]:
         """Everything about these topics, in this order. Raises `TopicMissingError` if one is not there."""
@@ -159,6 +153,7 @@ class Admin:
                 raise TopicExistsError(f"there already is a topic {name!r}") from None
             kind = ConfigError if error.code() in wrong_wish else ClientError
             raise kind(f"topic {name!r} was not created: {describe(error)}") from None
+        self._settled(lambda topics: name in topics and _has_leaders(topics[name]))
 
     def delete(self, name: str) -> None:
         """Deletes a topic and everything in it. Raises `TopicMissingError`."""
@@ -172,6 +167,7 @@ class Admin:
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise TopicMissingError(f"there is no topic {name!r} at {self._settings.bootstrap}") from None
             raise ClientError(f"topic {name!r} was not deleted: {describe(error)}") from None
+        self._settled(lambda topics: name not in topics)
 
     def offsets(
         self, at: Iterable[tuple[str, int]], *, read_committed: bool = False
@@ -202,6 +198,18 @@ class Admin:
                 request_timeout=self._settings.timeout_s,
             )
             return {(place.topic, place.partition): int(future.result().offset) for place, future in futures.items()}
+
+    def _settled(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The metadata of all topics, by name, once `condition` holds or `SETTLE_S` have passed.
+
+        Of all topics, because asking for one by name may create it, if the broker is set so.
+        """
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            topics: dict[str, Any] = self._metadata().topics
+            if condition(topics) or time.monotonic() > deadline:
+                return topics
+            time.sleep(SETTLE_POLL_S)
 
     def _metadata(self) -> Any:
         from confluent_kafka import KafkaException
@@ -244,6 +252,10 @@ def _api() -> Any:
     import confluent_kafka.admin
 
     return confluent_kafka.admin
+
+
+def _has_leaders(metadata: Any) -> bool:
+    return bool(metadata.partitions) and all(p.leader >= 0 for p in metadata.partitions.values())
 
 
 def _topic(name: str, metadata: Any) -> Topic:

@@ -1,52 +1,51 @@
 """Compaction: of each key the last record stays, and offsets never change (`cleanup.policy=compact`).
 
-What goes, as in Kafka's `LogCleaner`. Of the segments below some offset (sealed, checkpointed, stable, and older than
-`min.compaction.lag.ms`), the part that was never cleaned is the *dirty* range. One pass over it notes the last offset of
-every key; a second pass over everything up to its end writes those segments anew, without
+WHAT GOES, as in Kafka's `LogCleaner`. Of the segments below some offset (sealed, checkpointed, stable, and older than
+`min.compaction.lag.ms`), the part that was never cleaned is the *dirty* range. One pass over it notes the last offset
+of every key; a second pass over everything up to its end writes those segments anew, without
 
 - a record whose key comes again later in the dirty range;
 - a tombstone (a null value) whose batch has passed its delete horizon. The horizon is set when a batch with tombstones
-  is cleaned for the first time, `delete.retention.ms` ahead (KIP-534); at that time the older records of their keys go,
+  is cleaned for the first time, `delete.retention.ms` ahead (KIP-534). The older records of their keys go at that time,
   so nothing is left that could come back to life when the tombstone goes later. Segments are replaced from the oldest
   on, each for good before the next, so that holds in a crash too;
 - a record without a key. A compacted topic takes none; these were there before it became one;
 - a batch without records, unless it is one of the last five of a producer (`log.producers` must be able to learn them
-  from the log again) or the last one of its file (which would otherwise be empty, and retention stops at an empty file).
+  from the log again) or the last one of its file (an empty file would stop retention).
 
 The rest keeps its bytes (`wire.thinning`). Neighbours that fit into one segment together become one.
 
-TRANSACTIONS (not there yet). Control batches stay as they are. Records of a transaction go when a later record *outside*
-of any transaction has their key, which is right whether they were committed or aborted; but as long as we do not know
-which, they do not push out others, and their tombstones get no horizon. See `_Survivors.of` and `_latest_offsets`.
+TRANSACTIONS are not there yet. Control batches stay as they are. A transaction's record goes when a later record
+*outside* of any transaction has its key, which is right whether it was committed or aborted; but as long as we do not
+know which, it does not push out others, and its tombstones get no horizon. See `_Survivors` and `_latest_offsets`.
 
 WHO DOES WHAT. `Cleaner.clean` is a generator that runs on the loop's thread. What it yields is slow and is run in the
 cleaner's thread, while the loop serves; then the generator goes on. Two rules make that safe:
 
-- *Names are made, changed and removed on the loop's thread only.* The other thread reads and writes open files, and syncs.
-  So a topic that is deleted, or deleted and created again, meanwhile never finds our files in its folder.
-- *After every yield the segments are looked at again.* Retention, a repair or the end of the topic may have closed them;
-  whatever was read from them is then void, and so is our work.
+- *Names are made, changed and removed on the loop's thread only.* The other thread reads and writes open files, and
+  syncs. So a topic that is deleted meanwhile, or deleted and created again, never finds our files in its folder.
+- *After every yield the segments are looked at again.* Retention, a repair or the end of the topic may have closed
+  them; whatever was read from them is then void, and so is our work.
 
-COMMIT. Segments s1 .. sn, the next one beginning at e, become one. The marker `s1-e.swap` is the commit: it has no content,
-only a name. Under power loss a change of a name survives or not, in any order, until the folder is synced; hence the
-syncs. What if we die
-                                                        then the next start
+COMMIT. Segments s1 .. sn, the next one beginning at e, become one. The commit is an empty file, the marker `s1-e.swap`.
+In a loss of power each change of a name survives or not, in any order, until the folder is synced; hence the syncs.
+
+    what if we die in or after this step                the next start
     0  sync the folder                  [thread]        finds the old segments
     1  create s1.*.cleaned              [loop]          finds the old segments, removes *.cleaned
-    2  write and sync them, and the folder [thread]     the same: there is no marker, also not an old one (step 0)
-    3  create the marker                [loop]          finds it or not: both are good, for *.cleaned is complete
+    2  write them, sync them and the folder [thread]    the same: there is no marker, nor can an older one return (0)
+    3  create the marker                [loop]          finds it or not, both are good: *.cleaned is complete
     4  sync the folder                  [thread]        the same
-       --- from here on only forwards ---
-    5  rename s1.*.cleaned to s1.*, remove s2 .. sn,    finds the marker: renames what is still called *.cleaned,
-       put the new segment in place     [loop]          removes s2 .. sn, syncs, removes the marker
+    5  rename s1.*.cleaned to s1.*, remove s2.* .. sn.*
+       and put the new segment in place [loop]          finds the marker; completes 5, then 6 and 7
     6  sync the folder                  [thread]        the same
-    7  remove the marker                [loop]          finds the marker or not: there is nothing left to do
+    7  remove the marker                [loop]          finds it or not; there is nothing left to do
 
-Before the marker goes, or after giving up between 3 and 5, the folder is synced, and the *.cleaned files of a marker are
-never removed while it might come back: a marker without them means that they were renamed. An index goes with its log in
-this, so none is ever used with the other's log.
+A marker without *.cleaned means that they were renamed. So they are never removed while their marker might come back:
+whoever gives up between 3 and 5 removes the marker, syncs the folder, and then removes them. The indexes go the same
+way as the log, so neither is ever used with another one's log.
 
-`cleaner-offset` holds the offset up to which a log is clean. Losing it only means that all of it is dirty again.
+`cleaner-offset` holds the offset up to which a log is clean. Losing it only means that all of the log is dirty again.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -107,8 +106,8 @@ class _SegmentsAreGone(Exception):
 class Pace:
     """How the cleaner's thread shares the interpreter with the loop, and how it is stopped.
 
-    A thread that only computes gives up the interpreter every 5 ms, and the loop, which wants it after every system call,
-    would wait that long each time. So it works for a moment and rests for a moment.
+    A thread that only computes gives up the interpreter every 5 ms, and the loop, which needs it back after every
+    system call, would wait that long each time. So the cleaner works for a moment and rests for a moment.
     """
 
     def __init__(self, work_s: float = 0.0, rest_s: float = 0.0) -> None:
@@ -194,7 +193,11 @@ class Cleaner:
         self.pace = pace or Pace()
         self._cleaned_offsets: WeakKeyDictionary[PartitionLog, int] = WeakKeyDictionary()
         self._blocked: WeakSet[PartitionLog] = WeakSet()
-        """Logs that only a restart can put right: not cleaned again until then (Kafka: uncleanable partitions)."""
+        """Logs not to be touched again before a restart (Kafka: uncleanable partitions).
+
+        Their data is damaged, or the disk refused in the middle of a commit: its marker holds for the segments as they
+        were then, so they must stay so until the next start completes it.
+        """
 
     # What is due
 
@@ -202,7 +205,7 @@ class Cleaner:
         """The logs to clean now, the dirtiest first."""
         found = []
         for log in logs:
-            if not log.config.compact or log.closed or log in self._blocked:
+            if not log.config.compact or log.closed:
                 continue
             try:
                 _roll_if_overdue(log, now_ms)
@@ -218,6 +221,8 @@ class Cleaner:
     def _look(self, log: PartitionLog, now_ms: int) -> _Job | None:
         """What could be cleaned; None if nothing is dirty. Kafka: `LogCleanerManager.cleanableOffsets`."""
         config = log.config
+        if log.closed or log in self._blocked:
+            return None
         dirty_from = self.cleaned_offset(log)
         if not log.start_offset <= dirty_from <= log.end_offset:  # records were deleted, or files lost
             dirty_from = log.start_offset
@@ -248,26 +253,30 @@ class Cleaner:
     # Cleaning
 
     def clean(self, log: PartitionLog, now_ms: int) -> Steps[None]:
-        """Clean all that is dirty in a log. Runs on the loop's thread and yields what the cleaner's thread is to run."""
+        """Clean all that is dirty in a log. Runs on the loop's thread; yields what the cleaner's thread is to run."""
+        job = None
         try:
             job = self._look(log, now_ms)
-            if job is not None:
-                before = job.clean_bytes + job.dirty_bytes
-                yield from self._clean(job, now_ms)
-                after = sum(part.segment.size for part in job.parts)
-                logger.info("Compacted %s: %d bytes became %d.", log.directory, before, after)
+            if job is None:
+                return
+            before = job.clean_bytes + job.dirty_bytes
+            yield from self._clean(job, now_ms)
+            after = sum(part.segment.size for part in job.parts)
+            logger.info("Compacted %s: %d bytes became %d.", log.directory, before, after)
         except (_SegmentsAreGone, _Stopped):
             logger.debug("The compaction of %s was given up.", log.directory)
-        except StorageError as error:
-            if not log.closed:
-                logger.warning("%s was not compacted; it is tried again later. %s", log.directory, error)
-        except (CorruptLog, MalformedMessage) as error:
-            # A segment that was closed under us reads as anything; then there is nothing wrong with the log.
+        except OnceflowError as error:
             with contextlib.suppress(_SegmentsAreGone):
                 if job is not None:
-                    job.check()
-                self._blocked.add(log)
-                logger.error("%s is not compacted any more until a restart: %s", log.directory, error)
+                    job.check()  # what was closed under us fails to read, or reads as anything: nothing is wrong then
+                self._report(log, error)
+
+    def _report(self, log: PartitionLog, error: OnceflowError) -> None:
+        if isinstance(error, StorageError) and log not in self._blocked:
+            logger.warning("%s was not compacted, which is tried again later. %s", log.directory, error)
+        else:
+            self._blocked.add(log)
+            logger.error("%s is not compacted any more until a restart. %s", log.directory, error)
 
     def _clean(self, job: _Job, now_ms: int) -> Steps[None]:
         log = job.log
@@ -277,13 +286,8 @@ class Cleaner:
             latest, mapped_to = yield from _in_thread(lambda: self._latest_offsets(dirty, job.dirty_from))  # noqa: B023
             job.check()
             survivors = _Survivors(latest, mapped_to, now_ms, log.config.delete_retention_ms, remembered)
-            above = [part for part in job.parts if part.segment.base_offset >= mapped_to]
-            cleaned: list[_Part] = []
-            groups = _grouped([part for part in job.parts if part.segment.base_offset < mapped_to], log)
-            for at, group in enumerate(groups):
-                segment = yield from self._replace(job, group, survivors)
-                cleaned.append(_Part(segment, group[-1].end_offset))
-                job.parts = [*cleaned, *(part for later in groups[at + 1 :] for part in later), *above]
+            for group in _grouped([part for part in job.parts if part.segment.base_offset < mapped_to], log):
+                yield from self._replace(job, group, survivors)
             job.dirty_from = mapped_to
             yield from self._save_cleaned_offset(job)
 
@@ -304,7 +308,7 @@ class Cleaner:
                     return latest, header.last_offset + 1
         return latest, dirty[-1].end_offset
 
-    def _replace(self, job: _Job, group: list[_Part], survivors: _Survivors) -> Steps[Segment]:
+    def _replace(self, job: _Job, group: list[_Part], survivors: _Survivors) -> Steps[None]:
         """Put one cleaned segment in the place of some: steps 0 to 7 above."""
         log, directory = job.log, job.log.directory
 
@@ -324,7 +328,7 @@ class Cleaner:
                 job.check()
                 if not changed and len(old) == 1:
                     draft.remove()
-                    return old[0]
+                    return
                 yield from sync_names()
                 job.check()
             except (StorageError, CorruptLog, MalformedMessage, _SegmentsAreGone):
@@ -343,7 +347,7 @@ class Cleaner:
             draft.is_adopted = True
         finally:
             draft.close()
-        return (yield from self._complete(log, old, draft.segment, marker))
+        yield from self._complete(job, group, draft.segment, marker)
 
     def _take_back(self, log: PartitionLog, marker: Path, draft: _Draft) -> Steps[None]:
         """Undo step 3. If that fails too, the next start goes forwards or backwards, as it finds the marker or not."""
@@ -352,14 +356,18 @@ class Cleaner:
             yield from _in_thread(lambda: self._files.sync_directory(log.directory))
             if not log.closed:
                 draft.remove()
-        except StorageError as error:
+        except StorageError:
             self._blocked.add(log)
-            logger.error("%s is not compacted any more until a restart: %s", log.directory, error)
+            raise
 
-    def _complete(self, log: PartitionLog, old: list[Segment], new: Segment, marker: Path) -> Steps[Segment]:
+    def _complete(self, job: _Job, group: list[_Part], new: Segment, marker: Path) -> Steps[None]:
         """The rest of step 5, and what follows. If the disk refuses, the next start completes it."""
+        log = job.log
+        old = [part.segment for part in group]
         new.log.path = new.path(LOG_SUFFIX)
         log.replace_segments(old, new)
+        at = job.parts.index(group[0])
+        job.parts[at : at + len(group)] = [_Part(new, group[-1].end_offset)]
         try:
             for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 self._files.rename(_cleaned(new.path(suffix)), new.path(suffix))
@@ -373,7 +381,6 @@ class Cleaner:
             self._blocked.add(log)
             raise
         new.drop_indexes()
-        return new
 
     def _save_cleaned_offset(self, job: _Job) -> Steps[None]:
         """Like `files.replace`, but the syncing is done in the other thread, and the name may follow when it likes."""
@@ -497,8 +504,8 @@ class _Draft:
         segment.log.append(waiting)
         if segment.max_timestamp_offset >= 0:
             segment.time_index.add(segment.max_timestamp, segment.max_timestamp_offset)
-        for file, index in zip(self._open[1:], (segment.offset_index, segment.time_index), strict=True):
-            file.append(index.to_bytes())
+        self._open[1].append(segment.offset_index.to_bytes())
+        self._open[2].append(segment.time_index.to_bytes())
         if changed or len(old) > 1:
             for file in self._open:
                 file.sync()

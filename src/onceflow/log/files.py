@@ -31,7 +31,7 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 def temporary_for(path: Path) -> Path:
-    """Where the new content of a file is written before it takes the name. Names have at most 255 bytes (topics: 249)."""
+    """Where the new content of a file is written before it takes the name; a name has at most 255 bytes."""
     return path.with_name(path.name[: 255 - len(TEMPORARY_SUFFIX)] + TEMPORARY_SUFFIX)
 
 

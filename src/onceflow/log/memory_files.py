@@ -1,14 +1,14 @@
 """A disk in memory that can fail and that forgets: the twin of `RealFileSystem` for crash tests.
 
-It keeps apart what a process sees (the page cache) and what is certain (the platter). Every write, cut and change of a name
-waits between the two until `File.sync` or `sync_directory` makes it certain. `crash` ends the machine: of what waits, each
-thing survives or not, as a seeded random generator decides, and a write also in part or as zeros, which is what disks and
-kernels do. `kill` ends only the process: everything is still seen, and what was not certain still is not.
+It keeps apart what a process sees (the page cache) and what is certain (the platter). Every write, cut and change of a
+name waits between the two until `File.sync` or `sync_directory` makes it certain. `crash` ends the machine: of what
+waits, each thing survives or not, as a seeded random generator decides, and a write also in part or as zeros, which is
+what disks and kernels do. `kill` ends only the process: everything is still seen; what was not certain still is not.
 
-Where a real disk has a choice, this one takes the worse: a failed append leaves its bytes behind, a failed sync drops the
-pages for good, and no order holds between two things that were not synced. Three liberties, the other way: a folder is
-certain as soon as it is made (unless `forgets_directories`), a name changes within one folder only, and pages that a failed
-sync dropped count as waiting again for the next process.
+Where a real disk has a choice, this one takes the worse: a failed append leaves its bytes behind, a failed sync drops
+the pages for good, and no order holds between two things that were not synced. Three liberties, the other way: a folder
+is certain as soon as it is made (unless `forgets_directories`), a name changes within one folder only, and pages that a
+failed sync dropped count as waiting again for the next process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,17 @@ class _Inode:
     """What loss of power cannot take."""
     waiting: list[tuple[int, bytes | None]] = field(default_factory=list)
     """What lies between the two, in order: (position, bytes written there), or (size it was cut to, None)."""
-    dropped_pages: bool = False
+    dropped: list[tuple[int, bytes]] = field(default_factory=list)
+    """Writes that a failed sync has dropped: a process still sees them, and no later sync brings them to disk."""
+
+    def write(self, at: int, written: bytes | None) -> None:
+        """Write bytes, or cut where there are none."""
+        _apply(self.data, at, written)
+        self.waiting.append((at, written))
+        if written is None:
+            self.dropped = [(p, lost[: at - p]) for p, lost in self.dropped if p < at]
+        else:
+            self.dropped = [(p, lost) for p, lost in self.dropped if p + len(lost) <= at or at + len(written) <= p]
 
     def sync(self) -> None:
         for at, written in self.waiting:
@@ -45,14 +55,12 @@ class _Inode:
 
     def drop_pages(self) -> None:
         """A sync failed: the kernel marks the pages clean and never tries them again."""
+        lost = [(at, bytes(self.data[at : at + len(written)])) for at, written in self.waiting if written is not None]
+        self.dropped += [(at, seen) for at, seen in lost if seen]
         self.waiting = [(at, written) for at, written in self.waiting if written is None]
-        self.dropped_pages = True
 
     def killed(self) -> _Inode:
-        waiting = self.waiting
-        if self.dropped_pages:
-            waiting = [(0, bytes(self.data)), (len(self.data), None)]
-        return _Inode(bytearray(self.data), bytearray(self.certain), list(waiting))
+        return _Inode(bytearray(self.data), bytearray(self.certain), [*self.waiting, *self.dropped])
 
     def crashed(self, chance: random.Random) -> _Inode:
         data = bytearray(self.certain)
@@ -247,7 +255,7 @@ class MemoryFileSystem:
         if self.write_failure is not None:
             passes, partial = self.write_failure
             if passes == 0:
-                return min(partial, size)
+                return min(partial, max(0, size - 1))  # with all of it written there would be no failure
             self.write_failure = (passes - 1, partial)
         if self.bytes_until_crash is not None:
             return min(size, self.bytes_until_crash)
@@ -294,13 +302,11 @@ class MemoryFile:
         self._check_open("write to")
         failing = self._files.write_failure is not None and self._files.write_failure[0] == 0
         written = self._files.before_write(len(data))
-        self._write(self.size, bytes(data[:written]))
+        if failing:
+            self._inode.write(self.size, None)  # what two failed writes leave behind must not add up to a whole one
+        self._inode.write(self.size, bytes(data[:written]))
         self._files.after_write(len(data), written, failing)
         self.size += written
-
-    def _write(self, at: int, data: bytes | None) -> None:
-        _apply(self._inode.data, at, data)
-        self._inode.waiting.append((at, data))
 
     def read(self, at: int, size: int) -> bytes:
         self._check_open("read")
@@ -321,7 +327,7 @@ class MemoryFile:
     def truncate(self, size: int) -> None:
         self._check_open("cut")
         self._files._step()
-        self._write(size, None)
+        self._inode.write(size, None)
         self.size = size
 
     def close(self) -> None:

@@ -19,8 +19,8 @@ The answers are Kafka's (`ProducerAppendInfo`, `ProducerStateManager`):
     a producer id never seen here (or expired)      accepted with any sequence
 
 The snapshot file has Kafka's format (`kafka-dump-log` reads it), with one liberty: Kafka saves only the last batch of
-each producer, we save up to five, as entries of the same id, oldest first. A reader that keeps the last entry per id, as
-Kafka does, sees what Kafka would have written; we do not forget four fifths of our memory in a restart.
+each producer, we save up to five, as entries of the same id, oldest first. A reader that keeps the last entry per id,
+as Kafka does, sees what Kafka would have written; we do not forget four fifths of our memory in a restart.
 """
 
 from __future__ import annotations

@@ -4,9 +4,11 @@ What a crash can have left, and what becomes of it:
 
     bytes after the last whole batch        cut: they were never acknowledged
     a batch that fails its checksum         cut, with everything behind it (under `fsync`, none of it was acknowledged)
+    a segment that begins after a gap       cut likewise: the end of the one before it did not get to disk
+    a segment that begins too early         cut likewise: it was removed, but its removal did not get to disk
     index entries behind the checkpoint     dropped and made again from the log
     a missing or damaged index              made again from its segment
-    a damaged snapshot                      an older one is taken, and more of the log is read
+    a damaged snapshot                      removed; an older one is taken, and more of the log is read
     half-written files (.tmp, .cleaned)     removed; see `log.compaction` for its commit point
 
 **A snapshot is a checkpoint**: it is written only after every byte below its offset was synced, log and index. So
@@ -21,11 +23,11 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from onceflow.errors import CorruptLog
+from onceflow.errors import CorruptLog, StorageError
 from onceflow.log import compaction
 from onceflow.log.files import TEMPORARY_SUFFIX, FileSystem
 from onceflow.log.producers import ProducerStates
-from onceflow.log.segment import LOG_SUFFIX, Segment
+from onceflow.log.segment import LOG_SUFFIX, Segment, file_name
 from onceflow.wire.batch import NO_PRODUCER_ID, checksum
 
 __all__ = ["SNAPSHOT_SUFFIX", "Recovered", "recover", "snapshots"]
@@ -41,7 +43,7 @@ class Recovered:
     producers: ProducerStates
     end_offset: int
     checkpoint: int
-    """Offset of the snapshot that recovery began from; 0 without one."""
+    """Offset of the snapshot that recovery began from; where the log begins, without one."""
     scanned_bytes: int
     cut_bytes: int
 
@@ -61,96 +63,140 @@ def recover(files: FileSystem, directory: Path, start_offset: int, index_interva
         if name.endswith(TEMPORARY_SUFFIX):
             files.remove(directory / name)
     compaction.finish_interrupted(files, directory)
-    bases = offsets_of(files, directory, LOG_SUFFIX) or [start_offset]
-    segments = [Segment(files, directory, base) for base in bases]
-    for checkpoint, producers in _checkpoints(files, directory, now_ms):
-        if checkpoint >= segments[0].base_offset:
+    bases = offsets_of(files, directory, LOG_SUFFIX)
+    checkpoints = snapshots(files, directory)
+    if not bases or (bases[0] > start_offset and not checkpoints):
+        bases.insert(0, start_offset)  # a new log, or one of which the name of the first file did not get to disk
+    segments: list[Segment] = []
+    try:
+        for base in bases:
+            segments.append(Segment(files, directory, base))
+        scan = _Scan(segments, start_offset, index_interval, now_ms)
+        for checkpoint in reversed(checkpoints):
+            if checkpoint < bases[0]:
+                break
+            path = directory / file_name(checkpoint, SNAPSHOT_SUFFIX)
             try:
-                return _scan(segments, producers, checkpoint, index_interval, now_ms)
-            except _LogEndsBeforeCheckpoint as short:
-                logger.warning("%s ends before its checkpoint %d: %s", directory, checkpoint, short)
-                segments = [Segment(files, directory, base) for base in bases]
-    return _scan(segments, ProducerStates(), segments[0].base_offset, index_interval, now_ms)
+                return scan.run(checkpoint, ProducerStates.from_snapshot(files.read_bytes(path), now_ms))
+            except CorruptLog as error:
+                logger.warning("Checkpoint %d of %s is given up: %s", checkpoint, directory, error)
+                files.remove(path)  # it would be believed again once the log has grown past it
+                scan.may_have_gaps = True
+        return scan.run(bases[0], ProducerStates())
+    except StorageError:
+        for segment in segments:
+            segment.close()
+        raise
 
 
-class _LogEndsBeforeCheckpoint(Exception):
-    """Files that were synced are not there any more; somebody else removed or damaged them."""
+@dataclass(slots=True)
+class _Scan:
+    segments: list[Segment]
+    start_offset: int
+    index_interval: int
+    now_ms: int
+    may_have_gaps: bool = False
+    """Compaction was here, or may have been: it works below the newest checkpoint only, which we may have lost."""
 
+    def run(self, checkpoint: int, producers: ProducerStates) -> Recovered:
+        """Check everything from the checkpoint on, cutting at the first thing that is not a whole, sound batch.
 
-def _checkpoints(files: FileSystem, directory: Path, now_ms: int) -> list[tuple[int, ProducerStates]]:
-    """Readable snapshots, newest first."""
-    readable = []
-    for offset in reversed(snapshots(files, directory)):
-        data = files.read_bytes(directory / f"{offset:020d}{SNAPSHOT_SUFFIX}")
-        try:
-            readable.append((offset, ProducerStates.from_snapshot(data, now_ms)))
-        except CorruptLog as error:
-            logger.warning("Snapshot %d of %s is left out: %s", offset, directory, error)
-    return readable
+        Raises `CorruptLog`, with nothing changed, if the log does not reach up to the checkpoint: files that were
+        synced are not there any more, because somebody else removed or damaged them.
+        """
+        first = max(at for at, segment in enumerate(self.segments) if segment.base_offset <= checkpoint)
+        position = self._position_of_checkpoint(first, checkpoint)
+        found = Recovered(self.segments, producers, checkpoint, checkpoint, 0, 0)
+        for at in range(first, len(self.segments)):
+            segment = self.segments[at]
+            if at > first:
+                if self._is_torn_off(segment, found.end_offset):
+                    self._cut(at - 1, self.segments[at - 1].size, found)
+                    break
+                found.end_offset = max(found.end_offset, segment.base_offset)
+                segment.start_indexes()
+                position = 0
+            sound_to = self._read(segment, position, found)
+            if sound_to < segment.size:
+                # A write that failed in the middle leaves its bytes at the end of a segment that was sealed then.
+                next_base = self.segments[at + 1].base_offset if at + 1 < len(self.segments) else None
+                if next_base == found.end_offset:
+                    found.cut_bytes += segment.size - sound_to
+                    segment.log.truncate(sound_to)
+                else:
+                    self._cut(at, sound_to, found)
+                    break
+        return found
 
-
-def _scan(
-    segments: list[Segment], producers: ProducerStates, checkpoint: int, index_interval: int, now_ms: int
-) -> Recovered:
-    """Check everything from the checkpoint on, cutting at the first thing that is not a whole, sound batch."""
-    first = max(at for at, segment in enumerate(segments) if segment.base_offset <= checkpoint)
-    end_offset = checkpoint
-    scanned = cut = 0
-    for at in range(first, len(segments)):
-        segment = segments[at]
-        if segment.base_offset <= checkpoint:
-            position = _position_of_checkpoint(segment, checkpoint)
-        else:
-            end_offset = max(end_offset, segment.base_offset)
-            segment.start_indexes()
-            position = 0
+    def _read(self, segment: Segment, position: int, found: Recovered) -> int:
+        """Take in the batches from a position on; returns where the sound ones end."""
         started_at = position
-        sound = True
         while position < segment.size:
             try:
                 _, header = next(segment.headers(position, peek=True))
-                batch = segment.log.read(position, header.size)
-                sound = header.base_offset >= end_offset and checksum(batch) == header.crc
-            except (CorruptLog, StopIteration):
-                sound = False
-            if not sound:
+            except CorruptLog:
                 break
-            segment.note(position, header.size, header.last_offset, header.max_timestamp, index_interval)
+            batch = segment.log.read(position, header.size)
+            if header.base_offset < found.end_offset or checksum(batch) != header.crc:
+                break
+            segment.note(position, header.size, header.last_offset, header.max_timestamp, self.index_interval)
             if header.producer_id != NO_PRODUCER_ID:
-                producers.complete(header, header.base_offset, now_ms)
-            end_offset = header.last_offset + 1
+                found.producers.complete(header, header.base_offset, self.now_ms)
+            if header.base_offset > found.end_offset or header.count <= header.last_offset_delta:
+                self.may_have_gaps = True
+            found.end_offset = header.last_offset + 1
             position += header.size
-        scanned += position - started_at
-        if not sound:
-            cut += segment.size - position
-            segment.log.truncate(position)
-            for later in segments[at + 1 :]:
-                cut += later.size
-                later.delete()
-            del segments[at + 1 :]
-            break
-    return Recovered(segments, producers, end_offset, checkpoint, scanned, cut)
+        found.scanned_bytes += position - started_at
+        return position
+
+    def _is_torn_off(self, segment: Segment, end_offset: int) -> bool:
+        """Whether this segment does not begin where the one before it ends."""
+        if segment.base_offset < end_offset:
+            return True  # it was removed once, and its name came back
+        return segment.base_offset > max(end_offset, self.start_offset) and not self.may_have_gaps
+
+    def _cut(self, at: int, position: int, found: Recovered) -> None:
+        """End the log at a position in one segment."""
+        segment = self.segments[at]
+        found.cut_bytes += segment.size - position + sum(later.size for later in self.segments[at + 1 :])
+        # The last one first: if we die on the way, there is no gap.
+        while len(self.segments) > at + 1:
+            self.segments.pop().delete()
+        segment.log.truncate(position)
+
+    def _position_of_checkpoint(self, at: int, checkpoint: int) -> int:
+        """Where in its segment the first batch at or after the checkpoint stands; the indexes know all before it."""
+        segment = self.segments[at]
+        is_last = at + 1 == len(self.segments)
+        if segment.load_indexes():
+            try:
+                start = segment.offset_index.position_for(checkpoint - 1)
+                position = _walk(segment, start, checkpoint, is_last=is_last)
+            except CorruptLog:
+                pass  # or is it the index that is wrong?
+            else:
+                segment.forget_behind(position, checkpoint)
+                return position
+        segment.start_indexes()
+        return _walk(segment, 0, checkpoint, is_last=is_last, index_interval=self.index_interval)
 
 
-def _position_of_checkpoint(segment: Segment, checkpoint: int) -> int:
-    """Where in its segment the first batch at or after the checkpoint stands; the indexes are cut there."""
-    position = segment.offset_index.position_for(checkpoint)
-    if position > segment.size:
-        segment.rebuild_indexes()
-        position = 0
+def _walk(segment: Segment, position: int, checkpoint: int, *, is_last: bool, index_interval: int | None = None) -> int:
+    """Where the batches below the checkpoint end; `CorruptLog` if they end too early."""
+    if position and position >= segment.size:
+        raise CorruptLog(f"{segment.log.path} has only {segment.size} bytes.")
+    end_offset = segment.base_offset
     try:
-        last = segment.base_offset - 1
         for at, header in segment.headers(position, peek=True):
             if header.base_offset >= checkpoint:
-                position = at
-                break
-            position, last = at + header.size, header.last_offset
-    except CorruptLog as error:
-        if last + 1 < checkpoint:
-            raise _LogEndsBeforeCheckpoint(str(error)) from error
-    segment.offset_index.cut(position)
-    segment.time_index.cut(checkpoint)
-    newest = segment.time_index.last
-    if newest is not None:
-        segment.max_timestamp, segment.max_timestamp_offset = newest
+                return at
+            if index_interval is not None:
+                segment.note(at, header.size, header.last_offset, header.max_timestamp, index_interval)
+            position, end_offset = at + header.size, header.last_offset + 1
+    except CorruptLog:
+        if end_offset < checkpoint:
+            raise
+    # The end of a segment that is not the last one may have been compacted away.
+    if is_last and end_offset < checkpoint:
+        raise CorruptLog(f"{segment.log.path} ends at offset {end_offset}.")
     return position

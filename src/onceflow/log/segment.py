@@ -89,8 +89,8 @@ class Segment:
     def _save(self, index: OffsetIndex | TimeIndex, path: Path) -> File:
         """Entries that an earlier checkpoint vouches for are never taken out of the file, not even for a moment.
 
-        What is left after a crash in the middle would be a shorter index that looks sound, and with the last entry of the
-        time index the newest timestamp of the segment would be gone.
+        What is left after a crash in the middle would be a shorter index that looks sound, and with the last entry of
+        the time index the newest timestamp of the segment would be gone.
         """
         if index.file is not None and index.file.lost_pages:
             index.saved = 0
@@ -154,6 +154,15 @@ class Segment:
     def start_indexes(self) -> None:
         """Empty indexes, for a new segment or one that is about to be read through."""
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, -1
+        self._bytes_since_entry = 0
+
+    def forget_behind(self, position: int, offset: int) -> None:
+        """Know nothing of the batches from a position on, whose first offset is given."""
+        self.offset_index.cut(position)
+        self.time_index.cut(offset)
+        self.max_timestamp, self.max_timestamp_offset = self.time_index.last or (NO_TIMESTAMP, -1)
+        self._bytes_since_entry = 0
 
     def locate(self, offset: int, end: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch that ends at or after `offset`, before position `end`."""

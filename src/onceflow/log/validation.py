@@ -55,15 +55,19 @@ def accept(
         if header.length + OVERHEAD > size or header.length < HEADER_SIZE - OVERHEAD:
             raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "The record batch does not end where its length says.")
         raise ProtocolError(ErrorCode.INVALID_RECORD, "A produce request holds exactly one record batch per partition.")
+    _check_size(size, config)
+    if checksum(batch) != header.crc:
+        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "The record batch fails its checksum.")
+    _check_header(header, zstd_allowed)
+    return _fit_to_topic(batch, header, config, now_ms)
+
+
+def _check_size(size: int, config: TopicConfig) -> None:
     if size > config.max_message_bytes:
         raise ProtocolError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"The record batch size of {size} bytes is more than max.message.bytes {config.max_message_bytes}.",
         )
-    if checksum(batch) != header.crc:
-        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "The record batch fails its checksum.")
-    _check_header(header, zstd_allowed)
-    return _fit_to_topic(batch, header, config, now_ms)
 
 
 def _check_header(header: BatchHeader, zstd_allowed: bool) -> None:
@@ -88,13 +92,15 @@ def _check_header(header: BatchHeader, zstd_allowed: bool) -> None:
 def _fit_to_topic(
     batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
-    if not config.append_time:
-        newest = header.max_timestamp
-        if newest != NO_TIMESTAMP and newest - now_ms > config.timestamp_after_max_ms:
-            raise ProtocolError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"Timestamp {newest} is further in the future than message.timestamp.after.max.ms allows.",
-            )
+    newest = header.max_timestamp
+    if config.append_time or newest == NO_TIMESTAMP:
+        if header.is_append_time:
+            raise ProtocolError(ErrorCode.INVALID_TIMESTAMP, "Only the broker sets the timestamp type LogAppendTime.")
+    elif newest - now_ms > config.timestamp_after_max_ms:
+        raise ProtocolError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"Timestamp {newest} is further in the future than message.timestamp.after.max.ms allows.",
+        )
     codec = _CODECS.get(config.compression_type, header.compression)
     check_oldest = config.timestamp_before_max_ms < LONG_MAX and not config.append_time
     if not (config.compact or check_oldest or codec != header.compression):
@@ -107,7 +113,7 @@ def _fit_to_topic(
                     ErrorCode.INVALID_RECORD,
                     f"Record {at} has no key, which a compacted topic needs of every record.",
                 )
-            if check_oldest and now_ms - record.timestamp > config.timestamp_before_max_ms:
+            if check_oldest and NO_TIMESTAMP != record.timestamp < now_ms - config.timestamp_before_max_ms:
                 raise ProtocolError(
                     ErrorCode.INVALID_TIMESTAMP,
                     f"Timestamp {record.timestamp} is further in the past than message.timestamp.before.max.ms allows.",
@@ -131,6 +137,7 @@ def _fit_to_topic(
             leader_epoch=header.leader_epoch,
         )
     )
+    _check_size(len(rebuilt), config)  # again, as Kafka does: unpacked, it may be any size
     return memoryview(rebuilt), read_header(rebuilt)
 
 

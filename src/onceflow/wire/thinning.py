@@ -1,11 +1,11 @@
 """Taking records out of a batch, for compaction: what stays keeps its bytes.
 
-A record is skipped over rather than unpacked: its length leads to the next one, and only the key is ever cut out. A batch
-that is put together again keeps its range of offsets, its producer and its codec; of the header only the count, the length,
-the checksum and the largest timestamp follow from what is left.
+A record is skipped over rather than unpacked: its length leads to the next one, and only the key is ever cut out. A
+batch that is put together again keeps its range of offsets, its producer and its codec; of the header only the count,
+the length, the checksum and the largest timestamp follow from what is left.
 
-The base timestamp is what the records' own timestamps are relative to, and also where KIP-534 keeps the delete horizon. So
-setting a horizon means writing every timestamp anew; a batch that has one already, or never gets one, is cut and pasted.
+The base timestamp is what the records' own timestamps are relative to, and also where KIP-534 keeps the delete horizon.
+So setting a horizon means writing every timestamp anew; a batch that has one already, or gets none, is cut and pasted.
 """
 
 from __future__ import annotations
@@ -136,7 +136,10 @@ def spans(header: BatchHeader, data: bytes) -> Iterator[Span]:
 
 
 def thinned(header: BatchHeader, data: bytes, kept: list[Span], *, delete_horizon_ms: int | None = None) -> bytes:
-    """The batch with only the `kept` records of `data`, at least one; `delete_horizon_ms` is for a batch that has none yet."""
+    """The batch with only the `kept` records of `data`, at least one.
+
+    `delete_horizon_ms` is for a batch that has none yet; otherwise it stays as it is.
+    """
     base_timestamp = header.base_timestamp
     attributes = header.attributes
     if delete_horizon_ms is None:

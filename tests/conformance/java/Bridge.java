@@ -8,8 +8,12 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Base64;
@@ -53,6 +57,7 @@ import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.record.TimestampType;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.common.utils.Exit;
 
 public final class Bridge {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -150,6 +155,8 @@ public final class Bridge {
                 return describeProducers(at);
             case "log_dirs":
                 return logDirs();
+            case "tool":
+                return tool(request);
             default:
                 throw new IllegalArgumentException(request.toString());
         }
@@ -327,6 +334,54 @@ public final class Bridge {
             }
         }
         return sizes;
+    }
+
+    /** Thrown instead of ending the JVM. */
+    private static final class Exited extends RuntimeException {
+        final int status;
+
+        Exited(int status, String message) {
+            super(message);
+            this.status = status;
+        }
+    }
+
+    /** Runs a command line tool inside this JVM, since starting one takes a second: its main, what it reads and what it prints. */
+    private static Object tool(JsonNode request) throws Exception {
+        String[] arguments = JSON.convertValue(request.get("arguments"), String[].class);
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        PrintStream out = System.out;
+        InputStream in = System.in;
+        List<Exited> exits = new ArrayList<>();
+        Exit.Procedure exit = (status, message) -> {
+            exits.add(new Exited(status, message));
+            throw exits.get(exits.size() - 1);
+        };
+        Exit.setExitProcedure(exit);
+        Exit.setHaltProcedure(exit);
+        List<Runnable> shutdownHooks = new ArrayList<>();
+        Exit.setShutdownHookAdder((name, hook) -> shutdownHooks.add(hook));
+        System.setOut(new PrintStream(printed, true));
+        System.setIn(new ByteArrayInputStream(request.get("feed").asText().getBytes()));
+        try {
+            Class.forName(request.get("tool").asText()).getMethod("main", String[].class).invoke(null, (Object) arguments);
+        } catch (InvocationTargetException error) {
+            if (!(error.getCause() instanceof Exited)) {
+                throw error;
+            }
+        } finally {
+            // The console producer sends what it still holds in such a hook.
+            shutdownHooks.forEach(Runnable::run);
+            System.setOut(out);
+            System.setIn(in);
+            Exit.resetExitProcedure();
+            Exit.resetHaltProcedure();
+            Exit.resetShutdownHookAdder();
+        }
+        // Some tools catch our exception as if it were an error of theirs and exit a second time: the first one counts.
+        int status = exits.isEmpty() ? 0 : exits.get(0).status;
+        String complaint = exits.isEmpty() ? "" : String.valueOf(exits.get(0).getMessage());
+        return Map.of("status", status, "printed", printed.toString(), "complaint", complaint);
     }
 
     private static byte[] bytes(JsonNode text) {

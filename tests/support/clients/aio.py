@@ -39,7 +39,7 @@ class AioClient:
         try:
             return self._runner.run(asyncio.wait_for(work, 2 * TIMEOUT_S))
         except KafkaError as error:
-            raise Refused(error.errno, str(error)) from error
+            raise Refused(getattr(error, "errno", -1), str(error)) from error
 
     def create_topic(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None, *, replication: int = 1

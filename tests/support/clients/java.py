@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.clients import Cluster, Config, Received, Record, Refused
 from tests.support.kafka_jars import JavaMissing, classpath, java
 
-__all__ = ["JavaClient", "run_tool"]
+__all__ = ["JavaClient"]
 
 BRIDGE = Path(__file__).resolve().parents[2] / "conformance" / "java" / "Bridge.java"
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
@@ -177,6 +177,12 @@ class JavaClient:
         """Bytes on disk of each `topic-partition`."""
         return dict(self._ask("log_dirs"))
 
+    def tool(self, main_class: str, *arguments: str, feed: str = "") -> str:
+        """What one of Kafka's command line tools prints when it is fed these lines; it must succeed."""
+        done = self._ask("tool", tool=main_class, arguments=arguments, feed=feed)
+        assert done["status"] == 0, f"{main_class} ended with {done}"
+        return str(done["printed"])
+
 
 class JavaReader:
     def __init__(self, client: JavaClient, handle: int) -> None:
@@ -208,17 +214,3 @@ def _text(data: bytes | None) -> str | None:
 
 def _bytes(text: str | None) -> bytes | None:
     return None if text is None else b64decode(text)
-
-
-def run_tool(main_class: str, *arguments: str, feed: str = "", timeout_s: float = 60) -> str:
-    """What one of Kafka's command line tools prints; it must succeed."""
-    done = subprocess.run(
-        [java(), *QUICK_START, QUIET, "-cp", classpath(), main_class, *arguments],
-        input=feed,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    assert done.returncode == 0, f"{main_class} {arguments} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout

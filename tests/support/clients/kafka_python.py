@@ -21,9 +21,7 @@ with warnings.catch_warnings():
 
 __all__ = ["INSTALLED_CODECS", "KafkaPythonClient"]
 
-INSTALLED_CODECS = tuple(
-    name for name in CODECS if name == "none" or getattr(kafka.codec, f"has_{name}")()
-)
+INSTALLED_CODECS = tuple(name for name in CODECS if name == "none" or getattr(kafka.codec, f"has_{name}")())
 """It compresses with other packages, which need not be there: python-snappy, lz4 and zstandard."""
 
 
@@ -187,7 +185,6 @@ class KafkaPythonClient:
         with _refusals():
             found = self.admin.list_partition_offsets({at: OffsetSpec.MAX_TIMESTAMP})[at]
         return None if found.offset < 0 else int(found.offset)
-
 
     def describe_producers(self, topic: str, partition: int = 0) -> list[Any]:
         at = TopicPartition(topic, partition)

@@ -41,15 +41,15 @@ def _describe(node: Node, asked: DescribeConfigsResource, request: DescribeConfi
     try:
         match asked.resource_type:
             case 2:
-                configs = _topic(node, asked.resource_name)
+                configs = list(_topic(node, asked.resource_name))
             case 4:
-                configs = _broker(node, asked.resource_name)
+                configs = list(_broker(node, asked.resource_name))
             case other:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resource type {other} is not served here.")
     except ProtocolError as error:
         result.error_code, result.error_message = error.code, error.message
         return result
-    wanted = asked.configuration_keys
+    wanted = None if asked.configuration_keys is None else set(asked.configuration_keys)
     result.configs = [config for config in configs if wanted is None or config.name in wanted]
     for config in result.configs:
         if not request.include_synonyms:

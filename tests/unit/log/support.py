@@ -1,0 +1,104 @@
+"""Batches, logs and settings for the tests of the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+
+from onceflow.clock import ManualClock
+from onceflow.config import TopicConfig
+from onceflow.log.files import FileSystem
+from onceflow.log.memory_files import MemoryFileSystem
+from onceflow.log.partition import Appended, PartitionLog
+from onceflow.log.validation import accept
+from onceflow.wire.batch import BatchHeader, batches, read_header
+from onceflow.wire.records import Record, build_batch
+
+DIRECTORY = Path("/data/events-0")
+T0 = 1_700_000_000_000
+"""What a `ManualClock` shows before it is moved."""
+SOAK = bool(os.environ.get("ONCEFLOW_SOAK"))
+
+
+def patient(examples: int) -> settings:
+    """Settings of a property test: so many examples, or very many with `ONCEFLOW_SOAK=1`."""
+    return settings(max_examples=examples * (100 if SOAK else 1), deadline=None, derandomize=False, print_blob=True)
+
+
+def make_batch(
+    count: int = 1,
+    *,
+    producer: tuple[int, int, int] | None = None,
+    timestamps: Sequence[int] | None = None,
+    value: bytes = b"value",
+    key: bytes | None = b"key",
+    **rest: Any,
+) -> bytearray:
+    """A batch as a client sends it; `producer` is its id, epoch and first sequence."""
+    stamps = timestamps if timestamps is not None else [T0] * count
+    if producer is not None:
+        rest |= {"producer_id": producer[0], "producer_epoch": producer[1], "base_sequence": producer[2]}
+    records = [Record(at, stamp, key, value) for at, stamp in enumerate(stamps)]
+    return bytearray(build_batch(records, base_offset=0, **rest))
+
+
+def header_of(batch: bytes | bytearray | memoryview) -> BatchHeader:
+    return read_header(batch)
+
+
+def open_log(
+    files: FileSystem | None = None,
+    config: TopicConfig | None = None,
+    *,
+    clock: ManualClock | None = None,
+    fsync: bool = True,
+    directory: Path = DIRECTORY,
+) -> PartitionLog:
+    return PartitionLog(
+        files or MemoryFileSystem(), directory, config or TopicConfig(), clock or ManualClock(), fsync=fsync
+    )
+
+
+def append(log: PartitionLog, batch: bytearray, now_ms: int = T0) -> Appended:
+    """What the broker does with a batch from a producer."""
+    return log.append(*accept(memoryview(batch), log.config, now_ms))
+
+
+def flush(log: PartitionLog) -> None:
+    """One round of group commit."""
+    round_ = log.begin_flush()
+    round_.run()
+    log.complete_flush(round_)
+
+
+def checkpoint(log: PartitionLog) -> bool:
+    """A checkpoint from begin to end; False if there was nothing to write."""
+    job = log.begin_checkpoint()
+    if job is None:
+        return False
+    job.run()
+    log.complete_checkpoint(job)
+    return True
+
+
+def read_all(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:
+    """Every readable batch, read as a consumer does."""
+    found = []
+    offset = log.start_offset
+    while offset < log.high_watermark:
+        data = log.read(offset, 1 << 20)
+        for header, batch in batches(data):
+            found.append((header, bytes(batch)))
+            offset = header.last_offset + 1
+    return found
+
+
+def values(log: PartitionLog) -> list[bytes | None]:
+    """The values of every readable record."""
+    from onceflow.wire.records import read_records
+
+    return [record.value for _, batch in read_all(log) for record in read_records(batch)]

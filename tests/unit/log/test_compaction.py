@@ -1,0 +1,1041 @@
+"""Compaction on a disk in memory: what stays, what goes, and that no crash, refusal or interruption changes that.
+
+`Shop` is a log with a model beside it: every record that was ever written, by offset. After anything at all happened,
+`Shop.check` says whether the log still is what compaction may make of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from onceflow.clock import ManualClock
+from onceflow.config import LONG_MAX, TopicConfig
+from onceflow.errors import StorageError
+from onceflow.log import compaction
+from onceflow.log.compaction import Cleaner, Pace
+from onceflow.log.files import FileSystem, RealFileSystem
+from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
+from onceflow.log.partition import PartitionLog
+from onceflow.log.validation import accept
+from onceflow.wire.batch import BatchHeader, batches
+from onceflow.wire.compression import Codec
+from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_records
+
+FOLDER = Path("/data/orders-0")
+DAY_MS = 86_400_000
+
+Pair = tuple[str | None, str | None]
+
+
+def settings_of(**changes: Any) -> TopicConfig:
+    values: dict[str, Any] = {"compact": True, "delete": False, "index_interval_bytes": 100}
+    values.update(min_cleanable_dirty_ratio=0.0, delete_retention_ms=DAY_MS)
+    return TopicConfig(**{**values, **changes})
+
+
+def encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+class Shop:
+    """A log, its cleaner, and all that was ever written to it."""
+
+    def __init__(self, files: FileSystem | None = None, folder: Path = FOLDER, **changes: Any) -> None:
+        self.files: Any = files or MemoryFileSystem()
+        self.folder = folder
+        self.clock = ManualClock()
+        self.config = settings_of(**changes)
+        self.written: dict[int, Record] = {}
+        self.keys_max = compaction.KEYS_MAX
+        self.sequences: dict[int, int] = {}
+        self.open()
+
+    def open(self) -> None:
+        self.log = PartitionLog(self.files, self.folder, self.config, self.clock)
+        self.cleaner = Cleaner(self.files, keys_max=self.keys_max)
+
+    def reopen(self, files: FileSystem | None = None) -> None:
+        """A new process on what the last one left."""
+        self.files = files or self.files
+        self.open()
+
+    # Writing
+
+    def write(
+        self,
+        *pairs: Pair,
+        codec: Codec = Codec.NONE,
+        producer_id: int = -1,
+        transactional: bool = False,
+        unchecked: bool = False,
+    ) -> int:
+        """One batch, on disk and acknowledged."""
+        now_ms = self.clock.now_ms()
+        records = [
+            Record(at, now_ms + at, encoded(key), encoded(value), (("n", b"%d" % at),) if at % 2 else ())
+            for at, (key, value) in enumerate(pairs)
+        ]
+        sequence = self.sequences.get(producer_id, 0) if producer_id >= 0 else -1
+        batch = bytearray(
+            build_batch(
+                records,
+                base_offset=0,
+                codec=codec,
+                producer_id=producer_id,
+                producer_epoch=0 if producer_id >= 0 else -1,
+                base_sequence=sequence,
+                transactional=transactional,
+            )
+        )
+        self.sequences[producer_id] = sequence + len(pairs)
+        config = TopicConfig() if unchecked else self.config
+        base_offset = self.append(*accept(memoryview(batch), config, now_ms))
+        stamp = now_ms if self.config.append_time else None
+        for record in records:
+            timestamp = record.timestamp if stamp is None else stamp
+            offset = base_offset + record.offset
+            self.written[offset] = record._replace(offset=offset, timestamp=timestamp)
+        return base_offset
+
+    def append(self, batch: memoryview, header: BatchHeader) -> int:
+        base_offset = self.log.append(batch, header).base_offset
+        flush = self.log.begin_flush()
+        flush.run()
+        self.log.complete_flush(flush)
+        return base_offset
+
+    def roll(self) -> None:
+        """Seal what was written and make a checkpoint, as the broker does half a second later."""
+        self.log.roll()
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        checkpoint = self.log.begin_checkpoint()
+        if checkpoint is not None:
+            checkpoint.run()
+            self.log.complete_checkpoint(checkpoint)
+
+    def segment(self, *pairs: Pair, **options: Any) -> None:
+        """A sealed segment of one batch."""
+        self.write(*pairs, **options)
+        self.roll()
+
+    # Compacting
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.cleaner.due([self.log], self.clock.now_ms()))
+
+    def compact(self) -> None:
+        for step in self.cleaner.clean(self.log, self.clock.now_ms()):
+            step()
+
+    # Reading
+
+    def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
+        offset = self.log.start_offset
+        while data := self.log.read(offset, 200):
+            for header, batch in batches(data):
+                yield header, bytes(batch)
+                offset = header.last_offset + 1
+
+    def records(self) -> list[Record]:
+        return [
+            record
+            for header, batch in self.batches()
+            if not header.is_control
+            for record in read_records(batch)
+            if record.offset >= self.log.start_offset
+        ]
+
+    @property
+    def offsets(self) -> list[int]:
+        return [record.offset for record in self.records()]
+
+    def view(self) -> dict[str, str]:
+        """What a reader of the whole topic knows in the end."""
+        known: dict[str, str] = {}
+        for record in self.records():
+            assert record.key is not None
+            if record.value is None:
+                known.pop(record.key.decode(), None)
+            else:
+                known[record.key.decode()] = record.value.decode()
+        return known
+
+    def should_be_seen(self) -> dict[str, str]:
+        known: dict[str, str] = {}
+        for offset, record in self.written.items():
+            assert record.key is not None
+            known.pop(record.key.decode(), None)
+            if record.value is not None and offset >= self.log.start_offset:
+                known[record.key.decode()] = record.value.decode()
+        return known
+
+    def names(self) -> list[str]:
+        return [name for name in self.files.list(self.folder) if not name.endswith(".snapshot")]
+
+    def check(self) -> None:
+        records = self.records()
+        offsets = [record.offset for record in records]
+        assert offsets == sorted(set(offsets))
+        for record in records:
+            assert record == self.written[record.offset]
+        assert self.view() == self.should_be_seen()
+        last: dict[bytes | None, Record] = {record.key: record for record in self.written.values()}
+        for record in last.values():
+            if record.value is None and record.timestamp + self.config.delete_retention_ms > self.clock.now_ms() + 1000:
+                assert record.offset in offsets or record.offset < self.log.start_offset
+        self.check_files()
+
+    def check_files(self) -> None:
+        """Each batch is found through the index, and sound."""
+        for segment in self.log.segments:
+            for position, header, _ in segment.batches():
+                assert segment.offset_index.position_for(header.base_offset) <= position
+                assert segment.locate(header.base_offset, segment.size) == (position, header)
+                assert segment.newest[0] >= header.max_timestamp
+            assert segment.size or segment is self.log.active
+        assert [segment.base_offset for segment in self.log.segments] == self.log._bases
+
+
+# What stays and what goes
+
+
+def test_of_each_key_the_last_record_stays_and_offsets_do_not_change() -> None:
+    shop = Shop()
+    shop.segment(("a", "1"), ("b", "1"), ("a", "2"))
+    shop.segment(("c", "1"), ("b", "2"))
+    shop.compact()
+    assert shop.offsets == [2, 3, 4]
+    assert shop.log.end_offset == 5
+    assert shop.log.start_offset == 0
+    shop.check()
+
+
+def test_what_was_sealed_after_the_checkpoint_is_not_touched() -> None:
+    shop = Shop()
+    shop.segment(("a", "1"), ("a", "2"))
+    shop.write(("a", "3"))
+    shop.log.roll()
+    shop.write(("a", "4"))
+    shop.compact()
+    assert shop.offsets == [1, 2, 3]
+
+
+def test_a_record_in_the_active_segment_pushes_out_nothing() -> None:
+    shop = Shop()
+    shop.segment(("a", "1"))
+    shop.write(("a", "2"))
+    shop.checkpoint()
+    shop.compact()
+    assert shop.offsets == [0, 1]
+
+
+def test_what_is_not_flushed_is_not_touched_even_if_it_is_sealed() -> None:
+    shop = Shop()
+    shop.segment(("a", "1"))
+    batch = bytearray(build_batch([Record(0, 1, b"a", b"2")], base_offset=0))
+    shop.log.append(*accept(memoryview(batch), shop.config, shop.clock.now_ms()))
+    shop.log.roll()
+    checkpoint = shop.log.begin_checkpoint()
+    assert checkpoint is not None
+    checkpoint.run()
+    shop.log.complete_checkpoint(checkpoint)
+    assert shop.log.high_watermark == 1
+    shop.compact()
+    flush = shop.log.begin_flush()
+    flush.run()
+    shop.log.complete_flush(flush)
+    assert shop.offsets == [0, 1]
+
+
+def test_later_rounds_clean_what_earlier_ones_kept() -> None:
+    shop = Shop()
+    for number in range(5):
+        shop.segment(("a", str(number)), ("b", str(number)))
+        shop.compact()
+        shop.check()
+        assert shop.offsets == [2 * number, 2 * number + 1]
+    assert len(shop.log.segments) == 2
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_batch_keeps_its_codec_its_range_and_its_producer(codec: Codec) -> None:
+    shop = Shop()
+    shop.write(("a", "1"), ("b", "x" * 500), ("a", "2"), ("c", "1"), codec=codec, producer_id=7)
+    before, _ = next(shop.batches())
+    shop.segment(("c", "2"))
+    shop.compact()
+    after, _ = next(shop.batches())
+    assert after.count == 2
+    changing = {"length", "crc", "count", "max_timestamp"}
+    for name, value in before._asdict().items():
+        assert name in changing or getattr(after, name) == value, name
+    assert after.max_timestamp == shop.written[2].timestamp
+    assert after.last_offset == 3
+    shop.check()
+
+
+def test_an_untouched_batch_keeps_every_byte() -> None:
+    shop = Shop()
+    shop.write(("a", "1"), ("b", "1"), codec=Codec.GZIP)
+    kept = list(shop.batches())
+    shop.segment(("x", "1"), ("x", "2"))
+    shop.compact()
+    assert next(iter(shop.batches())) == kept[0]
+
+
+def test_with_append_time_the_brokers_stamp_stays() -> None:
+    shop = Shop(append_time=True)
+    shop.write(("a", "1"), ("b", None), ("c", "1"))
+    shop.clock.advance(5000)
+    shop.segment(("a", "2"))
+    shop.compact()
+    header, _ = next(shop.batches())
+    assert header.is_append_time
+    assert header.delete_horizon_ms is not None
+    shop.check()
+
+
+def test_records_without_a_key_go_as_in_kafka() -> None:
+    shop = Shop()
+    shop.segment((None, "old"), ("a", "1"), unchecked=True)
+    shop.compact()
+    assert shop.offsets == [1]
+
+
+def test_keys_too_long_to_be_noted_are_told_apart() -> None:
+    shop = Shop()
+    long = "k" * 1000
+    shop.segment((long + "a", "1"), (long + "b", "1"), (long + "a", "2"))
+    shop.compact()
+    assert shop.offsets == [1, 2]
+    digest = compaction._noted(b"k" * 1000)
+    assert len(digest) > compaction.KEY_LENGTH_MAX
+
+
+def test_an_empty_key_is_a_key() -> None:
+    shop = Shop()
+    shop.segment(("", "1"), ("", "2"), ("", "3"))
+    shop.compact()
+    assert shop.offsets == [2]
+
+
+def test_more_keys_than_fit_are_cleaned_in_rounds() -> None:
+    shop = Shop()
+    shop.cleaner = Cleaner(shop.files, keys_max=3)
+    for number in range(4):
+        shop.write(*((f"k{key}", str(number)) for key in range(2)))
+        shop.write(*((f"k{key}", str(number)) for key in range(2, 5)))
+    shop.roll()
+    shop.compact()
+    assert shop.offsets == list(range(15, 20))
+    assert shop.cleaner.cleaned_offset(shop.log) == 20
+    shop.check()
+
+
+# Batches without records
+
+
+def test_the_last_batch_of_a_file_stays_without_records() -> None:
+    shop = Shop(segment_bytes=150)
+    shop.segment(("a", "1"), ("a", "2"))
+    shop.segment(("a", "3"))
+    shop.compact()
+    (first, _), (second, _) = shop.batches()
+    assert (first.count, first.base_offset, first.last_offset) == (0, 0, 1)
+    assert second.count == 1
+    assert first.max_timestamp == shop.written[1].timestamp
+    shop.check()
+
+
+def test_the_last_five_batches_of_a_producer_stay_without_records() -> None:
+    shop = Shop()
+    for number in range(9):
+        shop.write(("a", str(number)), ("a", "again"), producer_id=3)
+    shop.segment(("a", "end"))
+    shop.compact()
+    found = [header for header, _ in shop.batches()]
+    assert [header.base_offset for header in found] == [8, 10, 12, 14, 16, 18]
+    assert [header.base_sequence for header in found] == [8, 10, 12, 14, 16, -1]
+    assert [header.count for header in found] == [0, 0, 0, 0, 0, 1]
+
+
+def remembered(log: PartitionLog) -> dict[int, Any]:
+    return {
+        id: (p.epoch, [(b.last_sequence, b.last_offset, b.offset_delta) for b in p.batches]) for id, p in log.producers
+    }
+
+
+@pytest.mark.parametrize("lost", ["newest", "all", "corrupt"])
+def test_without_snapshots_the_compacted_log_still_says_what_producers_wrote(lost: str) -> None:
+    shop = Shop()
+    for number in range(12):
+        shop.write(("a", str(number)), ("b", "x"), producer_id=number % 2)
+        if number % 4 == 3:
+            shop.roll()
+    shop.segment(("a", "end"), ("b", "end"))
+    shop.compact()
+    known = remembered(shop.log)
+    assert len(known) == 2
+    snapshots = [name for name in shop.files.list(FOLDER) if name.endswith(".snapshot")]
+    for name in snapshots[-1:] if lost == "newest" else snapshots:
+        if lost == "corrupt":
+            shop.files.replace(FOLDER / name, b"nonsense")
+        else:
+            shop.files.remove(FOLDER / name)
+    shop.reopen()
+    assert remembered(shop.log) == known
+    shop.check()
+
+
+# Tombstones
+
+
+def test_a_tombstone_stays_for_its_retention_after_it_was_first_cleaned_and_then_goes() -> None:
+    shop = Shop()
+    shop.segment(("a", "1"), ("b", "1"))
+    shop.segment(("a", None))
+    shop.clock.advance(10 * DAY_MS)  # however old it is: retention begins with the first cleaning
+    shop.compact()
+    assert shop.offsets == [1, 2]
+    assert shop.records()[-1] == shop.written[2]
+    shop.clock.advance(DAY_MS - 1)
+    shop.segment(("c", "1"))
+    shop.compact()
+    assert shop.offsets == [1, 2, 3]
+    shop.clock.advance(1)
+    shop.segment(("d", "1"))
+    shop.compact()
+    assert shop.offsets == [1, 3, 4]
+    assert shop.view() == {"b": "1", "c": "1", "d": "1"}
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_the_delete_horizon_takes_the_place_of_the_base_timestamp_and_timestamps_stay(codec: Codec) -> None:
+    shop = Shop()
+    shop.segment(("a", "1"), ("b", None), ("c", "3"), codec=codec)
+    shop.compact()
+    header, _ = next(shop.batches())
+    assert header.delete_horizon_ms == header.base_timestamp == shop.clock.now_ms() + DAY_MS
+    assert header.max_timestamp == shop.written[2].timestamp
+    shop.check()
+    shop.segment(("c", "4"))  # and when the batch is cut again
+    shop.clock.advance(10)
+    shop.compact()
+    again, _ = next(shop.batches())
+    assert again.delete_horizon_ms == header.delete_horizon_ms
+    assert again.count == 2
+    shop.check()
+
+
+def test_a_retention_without_end_fits_the_field() -> None:
+    shop = Shop(delete_retention_ms=LONG_MAX)
+    shop.segment(("a", None))
+    shop.compact()
+    header, _ = next(shop.batches())
+    assert header.delete_horizon_ms == LONG_MAX
+    shop.check()
+
+
+def test_a_key_written_again_after_its_tombstone_lives() -> None:
+    shop = Shop(delete_retention_ms=0)
+    shop.segment(("a", "1"), ("a", None), ("a", "2"))
+    shop.compact()
+    shop.compact()
+    assert shop.view() == {"a": "2"}
+
+
+# Transactions, as far as they go yet
+
+
+def test_control_batches_stay_and_transactional_records_push_out_nothing() -> None:
+    shop = Shop(delete_retention_ms=0)
+    shop.write(("a", "1"), ("b", "1"))
+    shop.write(("a", "2"), ("b", None), ("c", "1"), transactional=True, producer_id=5)
+    marker = EndTxnMarker(True, 0).to_record(offset=0, timestamp=1)
+    batch = build_batch([marker], base_offset=0, producer_id=6, producer_epoch=0, transactional=True, control=True)
+    shop.append(memoryview(bytearray(batch)), next(batches(batch))[0])
+    shop.segment(("c", "2"))
+    for _ in range(2):
+        shop.compact()
+        assert [(h.base_offset, h.count) for h, _ in shop.batches()] == [(0, 2), (2, 2), (5, 1), (6, 1)]
+        assert shop.offsets == [0, 1, 2, 3, 6]
+        shop.clock.advance(1)
+        shop.roll()
+
+
+# When
+
+
+def test_nothing_is_due_without_dirt_or_without_the_policy() -> None:
+    shop = Shop()
+    assert not shop.is_due
+    shop.segment(("a", "1"))
+    assert shop.is_due
+    shop.log.config = settings_of(compact=False)
+    assert not shop.is_due
+    shop.log.config = shop.config
+    shop.compact()
+    assert not shop.is_due
+
+
+def test_the_dirty_ratio_decides() -> None:
+    shop = Shop(min_cleanable_dirty_ratio=0.4)
+    for number in range(3):
+        shop.segment((f"{number}", "x"))
+    shop.compact()
+    shop.segment(("3", "x"))
+    assert not shop.is_due  # 1 of 4
+    shop.segment(("4", "x"))
+    assert not shop.is_due  # 2 of 5, and more than that is asked for, as in Kafka
+    shop.segment(("5", "x"))
+    assert shop.is_due
+
+
+def test_the_dirtiest_log_comes_first() -> None:
+    half = Shop()
+    full = Shop(half.files, FOLDER.with_name("orders-1"))
+    half.segment(("a", "1"))
+    half.compact()
+    half.segment(("a", "1"))
+    full.segment(("a", "1"))
+    assert Cleaner(half.files).due([half.log, full.log], half.clock.now_ms()) == [full.log, half.log]
+
+
+def test_records_younger_than_the_min_lag_are_left_alone() -> None:
+    shop = Shop(min_compaction_lag_ms=60_000)
+    shop.segment(("a", "1"), ("a", "2"))
+    shop.clock.advance(30_000)
+    shop.segment(("a", "3"), ("a", "4"))
+    assert not shop.is_due
+    shop.clock.advance(30_001)
+    assert shop.is_due
+    shop.compact()
+    assert shop.offsets == [1, 2, 3]
+    shop.clock.advance(30_000)
+    shop.compact()
+    assert shop.offsets == [3]
+
+
+def test_the_max_lag_seals_the_active_segment_and_makes_it_due() -> None:
+    shop = Shop(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=60_000)
+    shop.write(("a", "1"), ("a", "2"))
+    shop.checkpoint()
+    shop.clock.advance(60_000)
+    assert not shop.is_due
+    assert len(shop.log.segments) == 1
+    shop.clock.advance(1)
+    assert not shop.is_due
+    assert len(shop.log.segments) == 2
+    assert shop.log.wants_checkpoint
+    shop.checkpoint()
+    assert shop.is_due
+    shop.compact()
+    assert shop.offsets == [1]
+    shop.clock.advance(60_001)
+    assert not shop.is_due
+    assert len(shop.log.segments) == 2  # an empty one is not sealed
+
+
+def test_how_far_a_log_is_clean_survives_a_restart_and_a_lost_file_only_means_more_work() -> None:
+    shop = Shop()
+    shop.segment(("a", "1"), ("a", "2"))
+    shop.compact()
+    shop.log.close()
+    shop.reopen()
+    assert shop.cleaner.cleaned_offset(shop.log) == 2
+    assert not shop.is_due
+    for content in (b"", b"\0\0\0", b"99\n"):
+        shop.files.replace(FOLDER / compaction.OFFSET_FILE, content)
+        shop.reopen()
+        assert shop.is_due
+    shop.compact()
+    assert shop.offsets == [1]
+
+
+# Merging
+
+
+def test_small_neighbours_become_one_segment() -> None:
+    shop = Shop(segment_bytes=1000)
+    for number in range(20):
+        shop.segment((f"{number}", "x" * 60))
+    shop.compact()
+    assert len(shop.log.segments) < 6
+    assert all(segment.size <= 1000 for segment in shop.log.segments)
+    shop.check()
+    logs = [name for name in shop.names() if name.endswith(".log")]
+    assert len(logs) == len(shop.log.segments)
+    shop.reopen()
+    shop.check()
+
+
+def test_a_segment_never_spans_more_offsets_than_its_index_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "RELATIVE_OFFSET_MAX", 5)
+    shop = Shop()
+    for number in range(5):
+        shop.segment((f"{number}", "x"), ("same", "x"))
+    shop.compact()
+    assert shop.log._bases == [0, 6, 10]
+
+
+def test_the_high_watermark_stands_in_the_new_segment_and_a_repair_cuts_there() -> None:
+    shop = Shop()
+    shop.segment(("a", "1"))
+    shop.segment(("a", "2"))
+    shop.compact()
+    assert len(shop.log.segments) == 2
+    batch = bytearray(build_batch([Record(0, 1, b"a", b"3")], base_offset=0))
+    shop.log.append(*accept(memoryview(batch), shop.config, shop.clock.now_ms()))
+    shop.files.sync_failures = 1
+    with pytest.raises(StorageError):
+        shop.log.begin_flush().run()
+    shop.log.fail_flush()
+    assert shop.log.end_offset == 2
+    shop.check()
+    shop.write(("a", "4"))
+    shop.check()
+
+
+def test_retention_goes_on_where_compaction_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(delete=True, retention_ms=DAY_MS, segment_bytes=200)
+    for number in range(6):
+        shop.segment(("a", str(number)), (f"{number}", "x"))
+    shop.compact()
+    shop.check()
+    shop.clock.advance(DAY_MS + 1000)
+    shop.write(("z", "1"))
+    shop.log.apply_retention(shop.clock.now_ms())
+    assert shop.offsets == [12]
+    assert [name for name in shop.names() if name.endswith(".log")] == ["00000000000000000012.log"]
+
+
+# Crashes
+
+
+def furnished() -> Shop:
+    """Values, tombstones of two ages, a producer, and several groups of segments, one of them already clean."""
+    shop = Shop(segment_bytes=450)
+    shop.segment(("a", "1"), ("b", "1"), ("dead", "1"))
+    shop.segment(("dead", None), ("c", "1"), producer_id=1)
+    shop.compact()
+    shop.clock.advance(DAY_MS + 1)  # from now on the tombstone may go
+    shop.segment(("a", "2"), ("late", "1"), codec=Codec.LZ4)
+    shop.segment(("b", "2"), ("b", "3"), ("d", "1"), producer_id=1)
+    shop.segment(("late", None), ("e", "1"))
+    shop.segment(("c", "2"), ("f", "x" * 100))
+    shop.write(("g", "1"))
+    return shop
+
+
+def cloned(shop: Shop) -> Shop:
+    clone = Shop.__new__(Shop)
+    clone.__dict__.update(shop.__dict__)
+    clone.reopen(shop.files.kill())
+    return clone
+
+
+def steps_of(shop: Shop, work: Callable[[], None]) -> int:
+    shop.files.steps_until_crash = 10**9
+    work()
+    return 10**9 - int(shop.files.steps_until_crash)
+
+
+def after_power_loss(files: MemoryFileSystem, seed: int) -> MemoryFileSystem:
+    chance = random.Random(seed)
+    return files.crash(chance) if seed % 2 else files.kill().crash(chance)
+
+
+@pytest.mark.parametrize("end", ["kill", *range(12)])
+def test_a_crash_at_any_step_loses_nothing_and_brings_nothing_back(end: str | int) -> None:
+    furniture = furnished()
+    furniture.check()
+    for step in range(steps_of(cloned(furniture), lambda: None), 10_000):
+        shop = cloned(furniture)
+        shop.files.steps_until_crash = step
+        try:
+            shop.compact()
+        except SimulatedCrash:
+            pass
+        else:
+            assert step > 40
+            break
+        shop.reopen(shop.files.kill() if end == "kill" else after_power_loss(shop.files, int(end) + 100 * step))
+        assert not any(".cleaned" in name or ".swap" in name for name in shop.names())
+        shop.check()
+        shop.compact()
+        shop.check()
+        shop.roll()
+        shop.compact()
+        shop.check()
+        assert not any(record.key == b"dead" for record in shop.records())
+
+
+def test_a_crash_in_the_middle_of_any_write_is_no_different() -> None:
+    furniture = furnished()
+    for byte in range(1, 10_000, 7):
+        shop = cloned(furniture)
+        shop.files.bytes_until_crash = byte
+        try:
+            shop.compact()
+        except SimulatedCrash:
+            pass
+        else:
+            assert byte > 500
+            break
+        shop.reopen(after_power_loss(shop.files, byte))
+        shop.check()
+
+
+def test_a_crash_while_recovering_from_a_crash_is_no_different() -> None:
+    furniture = furnished()
+    finished = 0
+    for step in range(10_000):
+        shop = cloned(furniture)
+        shop.files.steps_until_crash = step
+        try:
+            shop.compact()
+            break
+        except SimulatedCrash:
+            pass
+        found = shop.files.kill() if step % 3 else after_power_loss(shop.files, step)
+        for again in range(1000):
+            next_start = found.kill()
+            next_start.steps_until_crash = again
+            try:
+                shop.reopen(next_start)
+                break
+            except SimulatedCrash:
+                shop.reopen(next_start.kill() if again % 3 == 0 else after_power_loss(next_start, step + 7 * again))
+                shop.check()
+        finished += again
+        shop.check()
+    assert finished > 100
+
+
+def test_a_new_draft_never_meets_an_old_marker() -> None:
+    """The removal of a marker may be lost; then what is called *.cleaned must not be a draft of the next round."""
+    furniture = furnished()
+    furniture.compact()
+    furniture.segment(("a", "9"), ("b", "9"))
+    for step in range(200):
+        for seed in range(3):
+            shop = cloned(furniture)
+            shop.files.steps_until_crash = step
+            try:
+                shop.compact()
+            except SimulatedCrash:
+                shop.reopen(after_power_loss(shop.files, 1000 * seed + step))
+                shop.check()
+
+
+# A disk that refuses
+
+
+class RefusingFiles(MemoryFileSystem):
+    """Refuses one operation, the one after so many; or all of them from then on."""
+
+    passes = 10**9
+    for_good = False
+
+    def _step(self) -> None:
+        super()._step()
+        self.passes -= 1
+        if self.passes == -1 or (self.for_good and self.passes < 0):
+            raise StorageError("Could not do it: Input/output error.")
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_a_disk_that_refuses_leaves_a_log_that_reads_and_recovers(
+    for_good: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    furniture = furnished()
+    refused = 0
+    for passes in range(10_000):
+        shop = cloned(furniture)
+        files = RefusingFiles()
+        files.__dict__.update(shop.files.__dict__)
+        shop.reopen(files)
+        files.passes, files.for_good = passes, for_good
+        caplog.clear()
+        shop.compact()
+        if files.passes >= 0:
+            break
+        refused += 1
+        assert [r.levelno for r in caplog.records if r.levelno >= logging.WARNING]
+        files.passes, files.for_good = 10**9, False
+        shop.check()
+        shop.write(("h", "1"))
+        shop.roll()
+        shop.compact()  # again, or not any more until the restart
+        shop.check()
+        shop.reopen(files.kill() if passes % 2 else files.crash(random.Random(passes)))
+        shop.check()
+        shop.compact()
+        shop.check()
+        del shop.written[max(shop.written)]
+        shop.sequences.clear()
+    assert refused > 40
+
+
+def test_a_damaged_batch_stops_compaction_for_good_and_touches_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    shop = Shop(segment_bytes=150)
+    shop.segment(("a", "1"), ("a", "2"))
+    shop.segment(("a", "3"), ("a", "4"))
+    log = shop.log.segments[1].log
+    damaged = bytearray(log.read(0, log.size))
+    damaged[-3] ^= 1
+    log.truncate(0)
+    log.append(damaged)
+    log.sync()
+    shop.compact()
+    assert "fails its checksum" in caplog.text
+    assert not shop.is_due
+    assert shop.offsets == [0, 1, 2, 3]
+
+
+# What happens meanwhile
+
+
+def interrupted(shop: Shop, at: int, event: Callable[[], None]) -> bool:
+    """Compact, with something happening while the step of that number runs elsewhere."""
+    happened = False
+    for number, step in enumerate(shop.cleaner.clean(shop.log, shop.clock.now_ms())):
+        if number == at:
+            event()
+            happened = True
+        step()
+        if number == at and not shop.log.closed:
+            shop.check()
+    return happened
+
+
+def at_every_step(event: Callable[[Shop], None], caplog: pytest.LogCaptureFixture) -> Iterator[Shop]:
+    furniture = furnished()
+    for at in range(1000):
+        shop = cloned(furniture)
+        if not interrupted(shop, at, lambda: event(shop)):  # noqa: B023
+            assert at > 10
+            return
+        yield shop
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_retention_may_free_segments_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+    def free_the_oldest(shop: Shop) -> None:
+        shop.log.delete_before(shop.log._bases[1])
+
+    for shop in at_every_step(free_the_oldest, caplog):
+        shop.check()
+        shop.compact()
+        shop.check()
+        shop.reopen(shop.files.crash(random.Random(1)))
+        shop.check()
+
+
+def test_writes_and_checkpoints_go_on_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+    def write(shop: Shop) -> None:
+        shop.written = dict(shop.written)
+        shop.segment(("a", "meanwhile"), ("new", "x"))
+        shop.write(("a", "and more"))
+
+    for shop in at_every_step(write, caplog):
+        shop.check()
+        shop.compact()
+        shop.check()
+        shop.reopen(shop.files.crash(random.Random(1)))
+        shop.check()
+
+
+def test_a_failed_flush_may_reopen_the_log_meanwhile() -> None:
+    furniture = furnished()
+    for at in range(1000):
+        shop = cloned(furniture)
+        happened = interrupted(shop, at, lambda: shop.log.fail_flush())  # noqa: B023
+        shop.check()
+        shop.compact()
+        shop.check()
+        shop.reopen(shop.files.crash(random.Random(at)))
+        shop.check()
+        if not happened:
+            break
+
+
+def test_the_topic_may_be_deleted_and_created_again_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+    furniture = furnished()
+    for at in range(1000):
+        shop = cloned(furniture)
+        new = None
+
+        def again() -> None:
+            nonlocal new
+            shop.log.abandon()  # noqa: B023
+            shop.files.remove_tree(FOLDER)  # noqa: B023
+            new = Shop(shop.files)  # noqa: B023
+            new.segment(("mine", "1"))
+
+        interrupted(shop, at, again)
+        if new is None:
+            break
+        assert not any("cleaned" in name or "cleaner" in name or "swap" in name for name in new.names())
+        new.check()
+        new.reopen(new.files.kill())
+        new.check()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_stop_ends_it_between_two_batches_and_the_next_start_is_as_ever() -> None:
+    furniture = furnished()
+    for batches_until_stop in range(100):
+        shop = cloned(furniture)
+
+        class Stopping(Pace):
+            left = batches_until_stop
+
+            def __call__(self) -> None:
+                self.left -= 1
+                if self.left < 0:
+                    self.stop()
+                super().__call__()
+
+        shop.cleaner.pace = Stopping()
+        shop.compact()
+        shop.check()
+        shop.log.close()
+        shop.reopen()
+        shop.check()
+
+
+# Anything, in any order
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Whatever is written, compacted, killed and opened again: a reader of the whole topic sees the model."""
+
+    @initialize(
+        segment_bytes=st.sampled_from([300, 1000, 10**9]),
+        retention_ms=st.sampled_from([0, 1000, DAY_MS]),
+        keys_max=st.sampled_from([2, 5, 1000]),
+        min_lag_ms=st.sampled_from([0, 500]),
+    )
+    def start(self, segment_bytes: int, retention_ms: int, keys_max: int, min_lag_ms: int) -> None:
+        self.shop = Shop(
+            segment_bytes=segment_bytes, delete_retention_ms=retention_ms, min_compaction_lag_ms=min_lag_ms
+        )
+        self.shop.keys_max = keys_max
+        self.shop.open()
+
+    keys = st.sampled_from(["a", "b", "c", "d", "e" * 30, ""])
+    values = st.none() | st.text(max_size=20)
+
+    @rule(
+        pairs=st.lists(st.tuples(keys, values), min_size=1, max_size=6),
+        codec=st.sampled_from(list(Codec)),
+        producer_id=st.sampled_from([-1, 1, 2]),
+    )
+    def write(self, pairs: list[Pair], codec: Codec, producer_id: int) -> None:
+        self.shop.write(*pairs, codec=codec, producer_id=producer_id)
+
+    @rule()
+    def roll(self) -> None:
+        self.shop.roll()
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.shop.checkpoint()
+
+    @rule(milliseconds=st.sampled_from([1, 600, DAY_MS]))
+    def wait(self, milliseconds: int) -> None:
+        self.shop.clock.advance(milliseconds)
+
+    @rule()
+    def compact(self) -> None:
+        self.shop.compact()
+
+    @rule(steps=st.integers(0, 150), seed=st.integers(0, 10_000))
+    def crash_while_compacting(self, steps: int, seed: int) -> None:
+        self.shop.files.steps_until_crash = steps
+        try:
+            self.shop.compact()
+        except SimulatedCrash:
+            files = self.shop.files
+            self.shop.reopen(files.kill() if seed % 3 == 0 else after_power_loss(files, seed))
+        self.shop.files.steps_until_crash = None
+
+    @rule(seed=st.integers(0, 10_000))
+    def lose_power(self, seed: int) -> None:
+        self.shop.reopen(after_power_loss(self.shop.files, seed))
+
+    @rule()
+    def restart(self) -> None:
+        self.shop.log.close()
+        self.shop.reopen()
+
+    @rule(back=st.integers(0, 5))
+    def delete_records(self, back: int) -> None:
+        self.shop.log.delete_before(self.shop.log.high_watermark - back)
+
+    @rule()
+    def lose_the_snapshots(self) -> None:
+        known = remembered(self.shop.log)
+        files = self.shop.files.kill()
+        for name in files.list(FOLDER):
+            if name.endswith(".snapshot"):
+                files.remove(FOLDER / name)
+        whole = self.shop.log.start_offset == 0
+        self.shop.reopen(files)
+        if whole:
+            assert remembered(self.shop.log) == known
+
+    @invariant()
+    def the_log_is_the_model(self) -> None:
+        if hasattr(self, "shop"):
+            self.shop.check()
+            end = max(self.shop.written, default=-1) + 1
+            assert self.shop.log.end_offset == self.shop.log.high_watermark == end
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+# And with a real disk
+
+
+def test_on_a_real_disk(tmp_path: Path) -> None:
+    shop = Shop(RealFileSystem(), tmp_path / "orders-0", segment_bytes=20_000, index_interval_bytes=4096)
+    chance = random.Random(1)
+    for number in range(200):
+        pairs: list[Pair] = [
+            (f"key-{chance.randrange(100)}", None if chance.random() < 0.1 else f"value-{number}-{at}")
+            for at in range(20)
+        ]
+        shop.write(*pairs, codec=chance.choice(list(Codec)), producer_id=number % 3)
+    shop.roll()
+    size = shop.log.size
+    shop.compact()
+    assert shop.log.size < size / 5
+    shop.check()
+    shop.log.close()
+    shop.reopen()
+    assert shop.log.recovered.scanned_bytes == 0
+    shop.check()
+    shop.clock.advance(DAY_MS)
+    shop.segment(("key-1", "end"))
+    shop.compact()
+    assert not any(record.value is None for record in shop.records())
+    assert shop.view() == shop.should_be_seen()
+    assert not any("cleaned" in name or "swap" in name for name in shop.names())

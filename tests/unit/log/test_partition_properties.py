@@ -1,0 +1,508 @@
+"""Whatever happens to a partition's log, in whatever order, against a model that is a list of batches.
+
+A history is a list of steps `(name, a, b)`; the two numbers say which producer, how many bytes, which seed. Any history
+makes sense, so Hypothesis can leave out steps of one that fails until the few that matter remain. Appends, rounds of
+group commit and checkpoints that begin, run and end at different times, full disks, failing syncs, deaths after any
+byte and any step, also while the log is being opened, loss of power, clean ends.
+
+`Machine` takes the steps and holds what must be true. Jobs for the disk run in the order in which they began and are
+settled in that order, as in `broker.group_commit`; a flush begins when the one before it has run, and if that failed,
+when the failure was settled.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceflow.clock import ManualClock
+from onceflow.config import TopicConfig
+from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
+from onceflow.log.partition import Checkpoint, Flush, PartitionLog, TimestampedOffset
+from onceflow.log.producers import REMEMBERED_BATCHES
+from onceflow.log.validation import accept
+from onceflow.wire.batch import NO_PRODUCER_ID, BatchHeader, read_header
+from onceflow.wire.records import Record, read_records
+from tests.unit.log.support import DIRECTORY, make_batch, patient, read_all
+
+Step = tuple[str, int, int]
+
+
+@dataclass
+class Stored:
+    """A batch that is in the log."""
+
+    data: bytes
+    header: BatchHeader = field(init=False)
+    records: list[Record] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.header = read_header(self.data)
+        self.records = list(read_records(self.data))
+
+    @property
+    def first(self) -> int:
+        return self.header.base_offset
+
+    @property
+    def last(self) -> int:
+        return self.header.last_offset
+
+
+@dataclass
+class Job:
+    work: Flush | Checkpoint
+    covers: int
+    """The end of the log when it began."""
+    outcome: bool | None = None
+    """None until it has run, then whether it succeeded."""
+    is_void: bool = False
+    """A failed flush has taken back what it was about."""
+
+
+class Machine:
+    def __init__(self, *, fsync: bool, append_time: bool = False) -> None:
+        self.fsync = fsync
+        self.config = TopicConfig(
+            segment_bytes=400,
+            index_interval_bytes=100,
+            retention_bytes=700,
+            retention_ms=1000,
+            append_time=append_time,
+        )
+        self.clock = ManualClock()
+        self.files = MemoryFileSystem()
+        self.sent = 0
+        self.batches: list[Stored] = []
+        """All that was ever appended and not taken back, also what retention has freed."""
+        self.start = self.high_watermark = 0
+        self.checkpoints = {0}
+        self.jobs: list[Job] = []
+        self.takes_back = False
+        """A flush has failed and what it covered could not be cut off yet."""
+        self.in_doubt: memoryview | None = None
+        """What is being appended while we may die."""
+        self.log = self.open()
+
+    # What must be true
+
+    @property
+    def end(self) -> int:
+        return max(self.batches[-1].last + 1 if self.batches else 0, self.start)
+
+    def take(self, step: Step) -> None:
+        name, a, b = step
+        try:
+            getattr(self, name)(a, b)
+            self.check(a + b)
+        except SimulatedCrash:
+            self.die(a, b)
+
+    def check(self, salt: int) -> None:
+        """After every step: the four offsets, and a read somewhere."""
+        log = self.log
+        assert log.start_offset <= log.last_stable_offset <= log.high_watermark <= log.end_offset
+        assert log.start_offset == self.start
+        assert log.high_watermark == self.high_watermark
+        assert log.end_offset == self.end or (self.takes_back and log.end_offset >= self.high_watermark)
+        assert log.read(log.high_watermark, 1 << 20) == b""
+        for offset in (log.start_offset - 1, log.end_offset + 1):
+            with pytest.raises(ProtocolError) as refused:
+                log.read(offset, 1)
+            assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        if self.start < self.high_watermark:
+            self.check_read(self.start + salt % (self.high_watermark - self.start))
+
+    def check_read(self, offset: int) -> None:
+        expected = next(batch for batch in self.readable() if batch.last >= offset)
+        assert self.log.read(offset, 1) == expected.data
+        assert self.log.read(offset, 1, at_least_one=False) == b""
+
+    def check_all(self) -> None:
+        """Every batch once and in order, each found by every offset and time in it; every producer remembered."""
+        readable = self.readable()
+        assert [batch for _, batch in read_all(self.log)] == [batch.data for batch in readable]
+        for offset in range(self.start, self.high_watermark):
+            self.check_read(offset)
+        records = [record for batch in readable for record in batch.records if record.offset >= self.start]
+        stamps = {record.timestamp for record in records}
+        for stamp in stamps | {stamp + 1 for stamp in stamps} | {0}:
+            first = next((r for r in records if r.timestamp >= stamp), None)
+            assert self.log.first_offset_at(stamp) == _found(first), f"first at {stamp}"
+        newest = max(records, key=lambda record: (record.timestamp, -record.offset), default=None)
+        assert self.log.offset_of_newest() == _found(newest), "newest"
+        if not self.takes_back:
+            self.check_producers()
+
+    def check_producers(self) -> None:
+        remembered = {
+            producer_id: (producer.epoch, [(b.first_sequence, b.first_offset, b.last_offset) for b in producer.batches])
+            for producer_id, producer in self.log.producers
+        }
+        expected = {}
+        for producer_id in {batch.header.producer_id for batch in self.batches} - {NO_PRODUCER_ID}:
+            epoch, last = self.memory_of(producer_id)
+            expected[producer_id] = (epoch, [(b.header.base_sequence, b.first, b.last) for b in last])
+        assert remembered == expected
+
+    def readable(self) -> list[Stored]:
+        return [batch for batch in self.batches if batch.last >= self.start and batch.last < self.high_watermark]
+
+    def memory_of(self, producer_id: int) -> tuple[int, list[Stored]]:
+        """The epoch of a producer and its last five batches in it."""
+        written = [batch for batch in self.batches if batch.header.producer_id == producer_id]
+        epoch = written[-1].header.producer_epoch if written else -1
+        return epoch, [b for b in written if b.header.producer_epoch == epoch][-REMEMBERED_BATCHES:]
+
+    def expected_answer(self, producer_id: int, epoch: int, sequence: int, count: int) -> Stored | ErrorCode | None:
+        """The earlier batch for a repeat, a code for a refusal, None for a new batch."""
+        known, last = self.memory_of(producer_id)
+        if known == -1:
+            return None
+        if epoch < known:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if epoch > known:
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if sequence else None
+        for batch in last:
+            if (batch.header.base_sequence, batch.header.count) == (sequence, count):
+                return batch
+        fits = sequence == last[-1].header.last_sequence + 1
+        return None if fits else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    # Appending
+
+    def plain(self, a: int, b: int) -> None:
+        self.append(None, 1 + a % 3, b)
+
+    def next(self, a: int, b: int) -> None:
+        """The batch that a producer has to send next."""
+        epoch, last = self.memory_of(a % 3)
+        sequence = last[-1].header.last_sequence + 1 if last else a % 2  # a producer that expired may begin anywhere
+        self.append((a % 3, max(epoch, 0), sequence), 1 + b % 3, b)
+
+    def repeat(self, a: int, b: int) -> None:
+        """One of the last six batches again: five are recognised, the sixth is out of order."""
+        epoch, _ = self.memory_of(a % 3)
+        written = [s.header for s in self.batches if s.header.producer_id == a % 3 and s.header.producer_epoch == epoch]
+        if written:
+            again = written[-6:][b % len(written[-6:])]
+            self.append((a % 3, epoch, again.base_sequence), again.count, b)
+
+    def gap(self, a: int, b: int) -> None:
+        epoch, last = self.memory_of(a % 3)
+        if last:
+            self.append((a % 3, epoch, last[-1].header.last_sequence + 2 + b % 4), 1, b)
+
+    def new_epoch(self, a: int, b: int) -> None:
+        epoch, _ = self.memory_of(a % 3)
+        self.append((a % 3, epoch + 1, int(b % 8 == 0)), 1 + b % 3, b)
+
+    def old_epoch(self, a: int, b: int) -> None:
+        epoch, _ = self.memory_of(a % 3)
+        if epoch > 0:
+            self.append((a % 3, epoch - 1, b % 4), 1, b)
+
+    def append(self, producer: tuple[int, int, int] | None, count: int, salt: int) -> None:
+        self.sent += 1
+        stamps = [self.clock.now_ms() + (salt * 7 + at * 3) % 40 for at in range(count)]
+        value = b"%d:" % self.sent + bytes(salt % 50)
+        batch = make_batch(count, producer=producer, timestamps=stamps, value=value)
+        view, header = accept(memoryview(batch), self.config, self.clock.now_ms())
+        if self.takes_back:
+            self.append_after_failed_flush(view, header, producer, count)
+            return
+        expected = self.expected_answer(*producer, count) if producer is not None else None
+        size = self.log.size
+        self.in_doubt = view
+        try:
+            appended = self.log.append(view, header)
+        except ProtocolError as refused:
+            assert refused.code == expected
+            assert self.log.size == size
+        except StorageError:
+            assert expected is None
+            assert self.log.size == size
+        else:
+            assert not isinstance(expected, ErrorCode), f"accepted what should be {expected!r}"
+            self.appended(appended.base_offset, appended.repeated, expected, view)
+        self.in_doubt = None
+
+    def append_after_failed_flush(
+        self, view: memoryview, header: BatchHeader, producer: tuple[int, int, int] | None, count: int
+    ) -> None:
+        """Either the disk still refuses and nothing moves, or the log goes back to the high watermark first."""
+        kept = [batch for batch in self.batches if batch.last < self.high_watermark]
+        before, self.batches = self.batches, kept
+        expected = self.expected_answer(*producer, count) if producer is not None else None
+        self.batches, self.in_doubt = before, view
+        try:
+            appended = self.log.append(view, header)
+        except StorageError:
+            if self.log.end_offset == self.high_watermark:
+                self.took_back()  # the repair succeeded and the write did not
+        except ProtocolError as refused:
+            self.took_back()
+            assert refused.code == expected
+        else:
+            self.took_back()
+            assert not isinstance(expected, ErrorCode), f"accepted what should be {expected!r}"
+            self.appended(appended.base_offset, appended.repeated, expected, view)
+
+    def appended(self, base_offset: int, repeated: bool, expected: Stored | None, view: memoryview) -> None:
+        assert repeated == (expected is not None)
+        if expected is not None:
+            assert base_offset == expected.first
+            return
+        assert base_offset == self.end
+        self.batches.append(Stored(bytes(view)))
+        if not self.fsync:
+            self.high_watermark = self.end
+
+    # The disk thread
+
+    def begin_flush(self, a: int, b: int) -> None:
+        flushes = [job for job in self.jobs if isinstance(job.work, Flush)]
+        if all(job.outcome for job in flushes) and not self.takes_back and self.fsync:
+            self.jobs.append(Job(self.log.begin_flush(), self.end))
+
+    def begin_checkpoint(self, a: int, b: int) -> None:
+        try:
+            work = self.log.begin_checkpoint()
+        except StorageError:
+            return
+        if work is not None:
+            self.jobs.append(Job(work, self.end))
+
+    def run_job(self, a: int, b: int) -> None:
+        job = next((job for job in self.jobs if job.outcome is None), None)
+        if job is None:
+            return
+        try:
+            job.work.run()
+            job.outcome = True
+        except StorageError:
+            job.outcome = False
+        if isinstance(job.work, Checkpoint) and job.outcome and not job.is_void:
+            self.checkpoints.add(job.covers)
+
+    def settle_job(self, a: int, b: int) -> None:
+        if not self.jobs or self.jobs[0].outcome is None:
+            return
+        job = self.jobs.pop(0)
+        if isinstance(job.work, Checkpoint):
+            if job.outcome:
+                self.log.complete_checkpoint(job.work)
+        elif job.outcome:
+            self.log.complete_flush(job.work)
+            if not job.is_void:
+                self.high_watermark = max(self.high_watermark, job.covers)
+        else:
+            self.fail_flush()
+
+    def fail_flush(self) -> None:
+        self.takes_back = True
+        for job in self.jobs:
+            job.is_void = True
+        self.log.fail_flush()
+        if self.log.end_offset == self.high_watermark:
+            self.took_back()
+
+    def took_back(self) -> None:
+        self.takes_back = False
+        self.batches = [batch for batch in self.batches if batch.last < self.high_watermark]
+        self.checkpoints = {offset for offset in self.checkpoints if offset <= self.high_watermark}
+
+    def flush(self, a: int, b: int) -> None:
+        self.drain(a, b)
+        self.begin_flush(a, b)
+        self.drain(a, b)
+
+    def checkpoint(self, a: int, b: int) -> None:
+        self.drain(a, b)
+        self.begin_checkpoint(a, b)
+        self.drain(a, b)
+
+    def drain(self, a: int, b: int) -> None:
+        while self.jobs:
+            self.run_job(a, b)
+            self.settle_job(a, b)
+
+    # Letting go of the old
+
+    def delete_before(self, a: int, b: int) -> None:
+        offset = self.start + a % (self.high_watermark - self.start + 1)
+        self.forget(lambda: self.log.delete_before(offset), offset)
+
+    def delete_too_much(self, a: int, b: int) -> None:
+        with pytest.raises(ProtocolError) as refused:
+            self.log.delete_before(self.high_watermark + 1 + a)
+        assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def apply_retention(self, a: int, b: int) -> None:
+        self.clock.advance(a * 4)
+        self.forget(lambda: self.log.apply_retention(self.clock.now_ms()), self.high_watermark)
+        assert self.log.start_offset in {0, self.end} | {batch.first for batch in self.batches} | {self.start}
+
+    def forget(self, action: Callable[[], object], limit: int) -> None:
+        """The log start moves, up to a limit; when the disk refuses, it may have moved all the same."""
+        before = self.start
+        try:
+            action()
+        except StorageError:
+            pass
+        except SimulatedCrash:
+            self.start_limit = limit
+            raise
+        self.start = self.log.start_offset
+        assert before <= self.start <= limit
+
+    def roll(self, a: int, b: int) -> None:
+        try:
+            self.log.roll()
+        except StorageError:
+            pass
+
+    def wait(self, a: int, b: int) -> None:
+        self.clock.advance(a)
+
+    def look(self, a: int, b: int) -> None:
+        self.check_all()
+
+    # What goes wrong
+
+    def fail_write(self, a: int, b: int) -> None:
+        self.files.write_failure = (a % 3, b)
+
+    def fail_sync(self, a: int, b: int) -> None:
+        self.files.sync_failures = 1 + a % 3
+
+    def die_after_bytes(self, a: int, b: int) -> None:
+        self.files.bytes_until_crash = 1 + a * 2
+
+    def die_after_steps(self, a: int, b: int) -> None:
+        self.files.steps_until_crash = a % 24
+
+    def die(self, a: int, b: int) -> None:
+        """`kill -9`, or loss of power; and the next process may die while it starts."""
+        kill = everything = a % 2 == 0
+        doomed = b % 4 == 0
+        while True:
+            self.files = self.files.kill() if kill else self.files.crash(random.Random(a * 256 + b))
+            everything = everything and kill
+            self.jobs.clear()
+            if doomed:
+                self.files.steps_until_crash = b % 16
+            try:
+                log = self.open()
+            except SimulatedCrash:
+                kill, doomed = b % 8 != 0, False
+                continue
+            break
+        self.files.steps_until_crash = None
+        self.log = log
+        self.came_back(everything=everything)
+
+    def close(self, a: int, b: int) -> None:
+        """A clean end."""
+        self.drain(a, b)
+        clean = not self.log._needs_repair
+        try:
+            self.log.close()
+        except StorageError:
+            clean = False
+        self.files = self.files.kill()
+        self.log = self.open()
+        self.came_back(everything=True)
+        if clean:
+            assert self.log.recovered.scanned_bytes == 0
+
+    def open(self) -> PartitionLog:
+        return PartitionLog(self.files, DIRECTORY, self.config, self.clock, fsync=self.fsync)
+
+    def came_back(self, *, everything: bool) -> None:
+        """After a start: what was acknowledged is there, and beyond that the log is what it once was."""
+        log = self.log
+        in_doubt, self.in_doubt = self.in_doubt, None
+        if in_doubt is not None and read_header(in_doubt).base_offset == self.end and log.end_offset > self.end:
+            self.batches.append(Stored(bytes(in_doubt)))
+        limit, self.start_limit = getattr(self, "start_limit", None), None
+        if limit is not None:
+            assert self.start <= log.start_offset <= limit
+            self.start = log.start_offset
+        certain = self.high_watermark
+        if not self.fsync and not everything:
+            certain = max(offset for offset in self.checkpoints)
+        elif everything and not self.takes_back:
+            certain = self.end if in_doubt is None else max(certain, self.batches[-2].last + 1 if self.batches[1:] else 0)
+        assert log.end_offset >= certain, f"lost: ends at {log.end_offset}, {certain} was certain"
+        self.takes_back = False
+        self.batches = [batch for batch in self.batches if batch.last < log.recovered.end_offset]
+        assert log.end_offset == self.end
+        self.high_watermark = log.end_offset
+        assert log.recovered.checkpoint >= max((c for c in self.checkpoints if c <= self.end), default=0)
+        above = [batch for batch in self.batches if batch.first >= log.recovered.checkpoint]
+        assert log.recovered.scanned_bytes == sum(len(batch.data) for batch in above)
+        self.check_all()
+
+
+def _found(record: Record | None) -> TimestampedOffset:
+    return TimestampedOffset(-1, -1) if record is None else TimestampedOffset(record.timestamp, record.offset)
+
+
+WEIGHTS = {
+    "next": 10,
+    "plain": 3,
+    "repeat": 5,
+    "gap": 1,
+    "new_epoch": 2,
+    "old_epoch": 1,
+    "flush": 4,
+    "begin_flush": 4,
+    "begin_checkpoint": 3,
+    "run_job": 6,
+    "settle_job": 6,
+    "checkpoint": 2,
+    "delete_before": 1,
+    "delete_too_much": 1,
+    "apply_retention": 1,
+    "roll": 1,
+    "wait": 1,
+    "look": 1,
+    "fail_write": 2,
+    "fail_sync": 2,
+    "die_after_bytes": 1,
+    "die_after_steps": 1,
+    "die": 2,
+    "close": 1,
+}
+NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
+STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 255), st.integers(0, 255)), max_size=80)
+
+
+def run(steps: list[Step], *, fsync: bool, append_time: bool = False) -> None:
+    machine = Machine(fsync=fsync, append_time=append_time)
+    for step in steps:
+        machine.take(step)
+    machine.files.write_failure = None
+    machine.files.sync_failures = 0
+    machine.files.bytes_until_crash = machine.files.steps_until_crash = None
+    machine.check_all()
+    machine.close(0, 0)
+
+
+@patient(150)
+@given(steps=STEPS, append_time=st.sampled_from([False, False, True]))
+def test_what_was_acknowledged_survives_everything(steps: list[Step], append_time: bool) -> None:
+    run(steps, fsync=True, append_time=append_time)
+
+
+@patient(100)
+@given(steps=STEPS, append_time=st.sampled_from([False, False, True]))
+def test_what_was_written_survives_the_process(steps: list[Step], append_time: bool) -> None:
+    run(steps, fsync=False, append_time=append_time)
