@@ -21,7 +21,7 @@ from rich.progress import (
 
 from benchmarks import clients
 from benchmarks.brokers import FLAVOURS, Flavour, RunningBroker
-from benchmarks.plan import LARGE, Plan
+from benchmarks.plan import LARGE, SMALL, Plan
 from benchmarks.results import Case, Results, Sample
 
 if TYPE_CHECKING:
@@ -100,12 +100,14 @@ class Bench:
         """The broker that the measures of a visit share: started and warmed up for the first that asks.
 
         Kafka's JVM takes long to compile its way through a produce request. Measured here: 28 CPU seconds per million
-        records of 1 KB at first, 7 after 600,000 of them. A benchmark that stops before would flatter us fourfold.
+        records of 1 KB at first, 7 after 600,000 of them; then the first 100 B case still cost twice what the second
+        did. A benchmark without this would flatter us fourfold.
         """
         if self._warm is None:
             self.settle()
             self._warm = self._stack.enter_context(flavour.start())
-            self.fill(self._warm, self.plan.warm_up_records, LARGE)
+            self.fill(self._warm, self.plan.warm_up_large, LARGE)
+            self.fill(self._warm, self.plan.warm_up_small, SMALL)
         return self._warm
 
     def _end_warm(self) -> None:

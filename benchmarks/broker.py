@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ PIPED_WIDTH = 200  # of the table when it goes to a file: nobody there to fold i
 
 def main() -> int:
     arguments = _arguments()
+    # Ended by `kill` or `timeout`, the brokers have to end too: unwind instead of dying on the spot.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     plan = QUICK if arguments.quick else FULL
     if arguments.rounds:
         plan = replace(plan, rounds=arguments.rounds)

@@ -22,8 +22,9 @@ class Plan:
     starts: int = 2
     """Starts per round, for the start-up time."""
 
-    warm_up_records: int = 1_000_000
-    """Of 1 KB, before produce, consume, latency and growth, which share a broker; see `Bench.warm`."""
+    warm_up_large: int = 1_000_000
+    warm_up_small: int = 2_000_000
+    """Before produce, consume, latency and growth, which share a broker; see `Bench.warm`."""
 
     java_small: int = 5_000_000
     java_large: int = 500_000
@@ -60,7 +61,8 @@ QUICK = replace(
     FULL,
     rounds=1,
     starts=1,
-    warm_up_records=500_000,
+    warm_up_large=300_000,
+    warm_up_small=500_000,
     java_small=300_000,
     java_large=60_000,
     confluent_small=150_000,

@@ -26,8 +26,8 @@ from onceflow.clock import SystemClock
 from onceflow.config import TopicConfig
 from onceflow.log.files import RealFileSystem
 from onceflow.log.partition import PartitionLog
-from tests.support.broker_process import BrokerProcess
-from tests.support.raw import batch, produce_request
+from tests.support.broker_process import BrokerProcess, FaultyDisk
+from tests.support.raw import batch, now_ms, produce_request
 from tests.support.raw_client import GONE, RawClient
 from tests.support.waiting import eventually
 
@@ -273,6 +273,18 @@ def test_acknowledged_records_survive_kills_once_and_in_order(tmp_path: Path, du
         for writer in retrying:
             assert_repeats_are_recognised(broker, writer)
         assert read_all(broker, "crash") == stored
+        assert_times_are_found(broker, dice)
+
+
+def assert_times_are_found(broker: BrokerProcess, dice: random.Random) -> None:
+    """ListOffsets goes through the time indexes, of which a crash leaves only a part."""
+    with broker.client() as client:
+        for partition in range(PARTITIONS):
+            records = client.read_records("crash", partition=partition)
+            for wanted in dice.sample(records, 20):
+                first = next(record for record in records if record.timestamp >= wanted.timestamp)
+                assert client.offset_for("crash", wanted.timestamp, partition) == first.offset
+            assert client.offset_for("crash", max(r.timestamp for r in records) + 1, partition) == -1
 
 
 def of_writer(writer: Writer, values: list[bytes | None]) -> list[bytes]:
@@ -437,6 +449,28 @@ def test_recovery_reads_the_tail_since_the_last_checkpoint_and_not_the_log(tmp_p
             broker.start()
     print(f"scanned {scanned}")
     assert max(scanned) <= segment
+
+
+def test_a_segment_that_is_sealed_while_its_checkpoint_is_written_keeps_its_newest_time(tmp_path: Path) -> None:
+    """Or retention would take it for old, and a search by time would pass it by."""
+    faults = FaultyDisk(tmp_path / "faults")
+    settings = {"log.segment.bytes": 1000, "log.index.interval.bytes": 0, "log.flush.offset.checkpoint.interval.ms": 20}
+    broker = BrokerProcess(tmp_path / "data", durability="os", environment=faults.environment, settings=settings)
+    newest = now_ms()
+    with broker:
+        with broker.client() as client:
+            assert client.make_topic("orders") == 0
+            faults.hold_syncs("orders-0")
+            assert client.produce("orders", batch(b"old", timestamps=[newest - 500_000])).base_offset == 0
+            faults.wait_for_held_sync()
+            assert client.produce("orders", batch(b"newest", timestamps=[newest])).base_offset == 1
+            assert client.produce("orders", batch(b"next segment" * 80, timestamps=[newest - 400_000])).base_offset == 2
+            faults.release()
+            assert newest_segment(broker.data / "orders-0") == 2
+            eventually(lambda: newest_snapshot(broker.data / "orders-0") == 3, "the next checkpoint is written")
+        broker.restart()
+        with broker.client() as client:
+            assert client.offset_for("orders", newest) == 1
 
 
 def damaged_tails() -> list[tuple[str, Callable[[bytes], bytes]]]:

@@ -346,6 +346,23 @@ def test_settings_and_durability_reach_the_embedded_broker(tmp_path: Path) -> No
         assert command[command.index("--durability") + 1] == "os"
 
 
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_an_ipv6_address_is_written_the_way_clients_read_it() -> None:
+    with onceflow.Broker(host="::1") as broker:
+        assert re.fullmatch(r"\[::1\]:\d+", broker.bootstrap)
+        port = int(broker.bootstrap.rpartition(":")[2])
+        with socket.create_connection(("::1", port), timeout=10):
+            pass
+
+
 def test_a_broker_that_does_not_run_says_so() -> None:
     broker = onceflow.Broker()
     for ask in (lambda: broker.bootstrap, lambda: broker.pid):

@@ -13,12 +13,12 @@ from uuid import uuid4
 
 import pytest
 
-# Their assertions deserve pytest's explanations too, which it prepares on import: hence before the imports.
-pytest.register_assert_rewrite("tests.conformance.scenarios", "tests.support.clients", "tests.support.raw")
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.kafka_jars import JarsMissing, JavaMissing
+from tests.support.raw import Wire
 
-from tests.support.apache_kafka import ApacheKafka  # noqa: E402
-from tests.support.kafka_jars import JarsMissing, JavaMissing  # noqa: E402
-from tests.support.raw import Wire  # noqa: E402
+# Tests live there too, and their assertions deserve pytest's explanations.
+pytest.register_assert_rewrite("tests.conformance.scenarios")
 
 BROKERS = ("onceflow", "kafka")
 T = TypeVar("T")

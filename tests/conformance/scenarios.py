@@ -13,6 +13,7 @@ import pytest
 
 from onceflow.errors import ErrorCode
 from tests.support.clients import CODECS, TIMEOUT_S, Client, Record, read, refused
+from tests.support.raw import Wire
 from tests.support.waiting import eventually
 
 HOUR_MS = 3_600_000
@@ -62,13 +63,14 @@ class ClientScenarios:
     codecs: tuple[str, ...] = CODECS
 
     @pytest.fixture
-    def new_topic(self, client: Client, new_name: Callable[[], str]) -> NewTopic:
-        """Makes a topic and waits until the broker knows it."""
+    def new_topic(self, client: Client, wire: Wire, new_name: Callable[[], str]) -> NewTopic:
+        """Makes a topic and waits until it can be used."""
 
         def create(partitions: int = 1, config: Mapping[str, str] | None = None, name: str | None = None) -> str:
             name = name or new_name()
             client.create_topic(name, partitions, config)
             eventually(lambda: client.partition_count(name) == partitions, f"topic {name} has {partitions} partitions")
+            wire.await_partitions(name, partitions)
             return name
 
         return create

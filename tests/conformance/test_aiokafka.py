@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conformance.conftest import RunningBroker
-from tests.conformance.scenarios import ClientScenarios
+from tests.conformance.scenarios import ClientScenarios, NewTopic
 from tests.support.clients.aio import AioClient
 from tests.support.waiting import eventually
 
@@ -27,11 +27,10 @@ class TestAiokafka(ClientScenarios):
     # It has AlterConfigs only, which is not incremental: see below.
     test_changing_one_setting_leaves_the_others = None
 
-
-def test_old_alter_configs_puts_back_whatever_it_does_not_name(client: AioClient, new_name) -> None:
-    topic = new_name()
-    client.create_topic(topic, 1, {"segment.ms": "60000", "retention.ms": "1000"})
-    eventually(lambda: client.partition_count(topic), f"topic {topic} exists")
-    client.set_config(topic, {"retention.ms": "777000"})
-    eventually(lambda: client.describe_config(topic)["retention.ms"].value == "777000", "the change is visible")
-    assert client.describe_config(topic)["segment.ms"].is_default
+    def test_old_alter_configs_puts_back_whatever_it_does_not_name(
+        self, client: AioClient, new_topic: NewTopic
+    ) -> None:
+        topic = new_topic(config={"segment.ms": "60000", "retention.ms": "1000"})
+        client.set_config(topic, {"retention.ms": "777000"})
+        eventually(lambda: client.describe_config(topic)["retention.ms"].value == "777000", "the change is visible")
+        assert client.describe_config(topic)["segment.ms"].is_default

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.conftest import RunningBroker, started
-from tests.conformance.scenarios import TOPIC_DEFAULTS, ClientScenarios, numbered
+from tests.conformance.scenarios import TOPIC_DEFAULTS, ClientScenarios, NewTopic, numbered
 from tests.support.clients.java import JavaClient
 from tests.support.waiting import eventually
 
@@ -21,154 +21,135 @@ def client(broker: RunningBroker) -> Iterator[JavaClient]:
     client.close()
 
 
-@pytest.fixture
-def topic(client: JavaClient, new_name: Callable[[], str]) -> str:
-    name = new_name()
-    client.create_topic(name, 1)
-    eventually(lambda: client.partition_count(name), f"topic {name} exists")
-    return name
-
-
 class TestJava(ClientScenarios):
-    pass
+    def test_settings_have_types_and_sources(self, client: JavaClient, new_topic: NewTopic) -> None:
+        topic = new_topic(config={"retention.ms": "1000"})
+        types, sources = client.config_types(topic), client.config_sources(topic)
+        assert {name: types[name] for name in ("retention.ms", "segment.bytes", "preallocate", "cleanup.policy")} == {
+            "retention.ms": "LONG",
+            "segment.bytes": "INT",
+            "preallocate": "BOOLEAN",
+            "cleanup.policy": "LIST",
+        }
+        assert types["min.cleanable.dirty.ratio"] == "DOUBLE"
+        assert types["compression.type"] == "STRING"
+        assert sources["retention.ms"] == "DYNAMIC_TOPIC_CONFIG"
+        assert sources["segment.bytes"] == "DEFAULT_CONFIG"
 
+    def test_watermarks_are_the_ends_of_the_log(self, client: JavaClient, topic: str) -> None:
+        client.produce(topic, numbered(10))
+        client.delete_records(topic, before=4)
+        assert client.watermarks(topic) == (4, 10)
 
-def test_settings_have_types_and_sources(client: JavaClient, new_name: Callable[[], str]) -> None:
-    topic = new_name()
-    client.create_topic(topic, 1, {"retention.ms": "1000"})
-    eventually(lambda: client.partition_count(topic), f"topic {topic} exists")
-    types, sources = client.config_types(topic), client.config_sources(topic)
-    assert {name: types[name] for name in ("retention.ms", "segment.bytes", "preallocate", "cleanup.policy")} == {
-        "retention.ms": "LONG",
-        "segment.bytes": "INT",
-        "preallocate": "BOOLEAN",
-        "cleanup.policy": "LIST",
-    }
-    assert types["min.cleanable.dirty.ratio"] == "DOUBLE"
-    assert types["compression.type"] == "STRING"
-    assert sources["retention.ms"] == "DYNAMIC_TOPIC_CONFIG"
-    assert sources["segment.bytes"] == "DEFAULT_CONFIG"
+    def test_nothing_is_stored_elsewhere(self, client: JavaClient, topic: str) -> None:
+        client.produce(topic, numbered(10))
+        assert client.list_offset(topic, "earliest_local") == 0
+        assert client.list_offset(topic, "latest_tiered") == -1
 
+    def test_producers_of_a_partition_are_described(self, client: JavaClient, topic: str) -> None:
+        client.produce(topic, numbered(3))
+        assert client.describe_producers(topic) == []
+        client.produce(topic, numbered(10), idempotence=True)
+        [described] = client.describe_producers(topic)
+        assert (described["epoch"], described["last_sequence"], described["in_transaction"]) == (0, 9, False)
 
-def test_watermarks_are_the_ends_of_the_log(client: JavaClient, topic: str) -> None:
-    client.produce(topic, numbered(10))
-    client.delete_records(topic, before=4)
-    assert client.watermarks(topic) == (4, 10)
+    def test_log_folders_grow_with_what_is_written(self, client: JavaClient, topic: str) -> None:
+        assert client.log_sizes()[f"{topic}-0"] == 0
+        client.produce(topic, numbered(10))
+        assert client.log_sizes()[f"{topic}-0"] > 0
 
+    # --- command line tools
 
-def test_nothing_is_stored_elsewhere(client: JavaClient, topic: str) -> None:
-    client.produce(topic, numbered(10))
-    assert client.list_offset(topic, "earliest_local") == 0
-    assert client.list_offset(topic, "latest_tiered") == -1
+    def test_topic_tool_creates_describes_alters_lists_and_deletes(
+        self, client: JavaClient, broker: RunningBroker, new_name: Callable[[], str]
+    ) -> None:
+        name = new_name()
 
+        def topics(*arguments: str) -> str:
+            return client.tool(
+                "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", broker.bootstrap, *arguments
+            )
 
-def test_producers_of_a_partition_are_described(client: JavaClient, topic: str) -> None:
-    client.produce(topic, numbered(3))
-    assert client.describe_producers(topic) == []
-    client.produce(topic, numbered(10), idempotence=True)
-    [described] = client.describe_producers(topic)
-    assert (described["epoch"], described["last_sequence"], described["in_transaction"]) == (0, 9, False)
+        topics("--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=1000")
+        eventually(lambda: client.partition_count(name) == 2, f"topic {name} exists")
+        described = topics("--describe", "--topic", name)
+        assert "PartitionCount: 2\tReplicationFactor: 1" in described
+        assert "retention.ms=1000" in described
+        topics("--alter", "--topic", name, "--partitions", "3")
+        eventually(lambda: client.partition_count(name) == 3, f"topic {name} has grown")
+        assert name in topics("--list").splitlines()
+        topics("--delete", "--topic", name)
+        eventually(lambda: client.partition_count(name) == 0, f"topic {name} is gone")
 
+    def test_console_producer_and_consumer_understand_each_other(
+        self, client: JavaClient, broker: RunningBroker, topic: str
+    ) -> None:
+        client.tool(
+            "org.apache.kafka.tools.ConsoleProducer",
+            *("--bootstrap-server", broker.bootstrap, "--topic", topic),
+            *("--reader-property", "parse.key=true", "--compression-codec", "zstd"),
+            feed="k0\tzero\nk1\tone\nk2\ttwo\n",
+        )
+        printed = client.tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--partition", "0", "--offset", "1"),
+            *("--max-messages", "2", "--timeout-ms", "15000"),
+            *("--formatter-property", "print.key=true", "--formatter-property", "print.offset=true"),
+        )
+        assert printed.splitlines() == ["Offset:1\tk1\tone", "Offset:2\tk2\ttwo"]
 
-def test_log_folders_grow_with_what_is_written(client: JavaClient, topic: str) -> None:
-    assert client.log_sizes()[f"{topic}-0"] == 0
-    client.produce(topic, numbered(10))
-    assert client.log_sizes()[f"{topic}-0"] > 0
+    def test_offset_tool_prints_the_end_of_each_partition(
+        self, client: JavaClient, broker: RunningBroker, topic: str
+    ) -> None:
+        client.produce(topic, numbered(7))
+        printed = client.tool(
+            "org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", broker.bootstrap, "--topic", topic
+        )
+        assert printed.strip() == f"{topic}:0:7"
 
+    def test_config_tool_changes_and_describes_settings(
+        self, client: JavaClient, broker: RunningBroker, topic: str
+    ) -> None:
+        def configs(*arguments: str) -> str:
+            about = ("--bootstrap-server", broker.bootstrap, "--entity-type", "topics", "--entity-name", topic)
+            return client.tool("kafka.admin.ConfigCommand", *about, *arguments)
 
-# --- command line tools
+        configs("--alter", "--add-config", "retention.ms=5000,cleanup.policy=[compact,delete]")
+        eventually(lambda: client.describe_config(topic)["retention.ms"].value == "5000", "the change is visible")
+        assert "retention.ms=5000" in configs("--describe")
+        everything = configs("--describe", "--all")
+        for name, value in (TOPIC_DEFAULTS | {"retention.ms": "5000", "cleanup.policy": "compact,delete"}).items():
+            assert f"  {name}={value} " in everything
 
+    def test_performance_tool_writes_what_it_says(self, client: JavaClient, broker: RunningBroker, topic: str) -> None:
+        printed = client.tool(
+            "org.apache.kafka.tools.ProducerPerformance",
+            *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--num-records", "20000"),
+            *("--record-size", "100", "--throughput", "-1"),
+        )
+        assert "20000 records sent" in printed
+        assert client.latest(topic) == 20_000
 
-def test_topic_tool_creates_describes_alters_lists_and_deletes(
-    client: JavaClient, broker: RunningBroker, new_name: Callable[[], str]
-) -> None:
-    name = new_name()
+    def test_delete_records_tool_moves_the_start(
+        self, client: JavaClient, broker: RunningBroker, topic: str, tmp_path: Path
+    ) -> None:
+        client.produce(topic, numbered(10))
+        plan = tmp_path / "plan.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 4}]}))
+        printed = client.tool(
+            "org.apache.kafka.tools.DeleteRecordsCommand",
+            *("--bootstrap-server", broker.bootstrap, "--offset-json-file", str(plan)),
+        )
+        assert f"partition: {topic}-0\tlow_watermark: 4" in printed
+        assert client.earliest(topic) == 4
 
-    def topics(*arguments: str) -> str:
-        return client.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", broker.bootstrap, *arguments)
-
-    topics("--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=1000")
-    eventually(lambda: client.partition_count(name) == 2, f"topic {name} exists")
-    described = topics("--describe", "--topic", name)
-    assert "PartitionCount: 2\tReplicationFactor: 1" in described
-    assert "retention.ms=1000" in described
-    topics("--alter", "--topic", name, "--partitions", "3")
-    eventually(lambda: client.partition_count(name) == 3, f"topic {name} has grown")
-    assert name in topics("--list").splitlines()
-    topics("--delete", "--topic", name)
-    eventually(lambda: client.partition_count(name) == 0, f"topic {name} is gone")
-
-
-def test_console_producer_and_consumer_understand_each_other(
-    client: JavaClient, broker: RunningBroker, topic: str
-) -> None:
-    client.tool(
-        "org.apache.kafka.tools.ConsoleProducer",
-        *("--bootstrap-server", broker.bootstrap, "--topic", topic),
-        *("--reader-property", "parse.key=true", "--compression-codec", "zstd"),
-        feed="k0\tzero\nk1\tone\nk2\ttwo\n",
-    )
-    printed = client.tool(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--partition", "0", "--offset", "1"),
-        *("--max-messages", "2", "--timeout-ms", "15000"),
-        *("--formatter-property", "print.key=true", "--formatter-property", "print.offset=true"),
-    )
-    assert printed.splitlines() == ["Offset:1\tk1\tone", "Offset:2\tk2\ttwo"]
-
-
-def test_offset_tool_prints_the_end_of_each_partition(client: JavaClient, broker: RunningBroker, topic: str) -> None:
-    client.produce(topic, numbered(7))
-    printed = client.tool(
-        "org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", broker.bootstrap, "--topic", topic
-    )
-    assert printed.strip() == f"{topic}:0:7"
-
-
-def test_config_tool_changes_and_describes_settings(client: JavaClient, broker: RunningBroker, topic: str) -> None:
-    def configs(*arguments: str) -> str:
-        about = ("--bootstrap-server", broker.bootstrap, "--entity-type", "topics", "--entity-name", topic)
-        return client.tool("kafka.admin.ConfigCommand", *about, *arguments)
-
-    configs("--alter", "--add-config", "retention.ms=5000,cleanup.policy=[compact,delete]")
-    eventually(lambda: client.describe_config(topic)["retention.ms"].value == "5000", "the change is visible")
-    assert "retention.ms=5000" in configs("--describe")
-    everything = configs("--describe", "--all")
-    for name, value in (TOPIC_DEFAULTS | {"retention.ms": "5000", "cleanup.policy": "compact,delete"}).items():
-        assert f"  {name}={value} " in everything
-
-
-def test_performance_tool_writes_what_it_says(client: JavaClient, broker: RunningBroker, topic: str) -> None:
-    printed = client.tool(
-        "org.apache.kafka.tools.ProducerPerformance",
-        *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--num-records", "20000"),
-        *("--record-size", "100", "--throughput", "-1"),
-    )
-    assert "20000 records sent" in printed
-    assert client.latest(topic) == 20_000
-
-
-def test_delete_records_tool_moves_the_start(
-    client: JavaClient, broker: RunningBroker, topic: str, tmp_path: Path
-) -> None:
-    client.produce(topic, numbered(10))
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 4}]}))
-    printed = client.tool(
-        "org.apache.kafka.tools.DeleteRecordsCommand",
-        *("--bootstrap-server", broker.bootstrap, "--offset-json-file", str(plan)),
-    )
-    assert f"partition: {topic}-0\tlow_watermark: 4" in printed
-    assert client.earliest(topic) == 4
-
-
-def test_log_dirs_tool_prints_sizes(client: JavaClient, broker: RunningBroker, topic: str) -> None:
-    client.produce(topic, numbered(10))
-    printed = client.tool(
-        "org.apache.kafka.tools.LogDirsCommand",
-        *("--bootstrap-server", broker.bootstrap, "--describe", "--topic-list", topic),
-    )
-    [folder] = json.loads(printed.splitlines()[-1])["brokers"][0]["logDirs"]
-    [partition] = folder["partitions"]
-    assert partition["partition"] == f"{topic}-0"
-    assert partition["size"] > 0
+    def test_log_dirs_tool_prints_sizes(self, client: JavaClient, broker: RunningBroker, topic: str) -> None:
+        client.produce(topic, numbered(10))
+        printed = client.tool(
+            "org.apache.kafka.tools.LogDirsCommand",
+            *("--bootstrap-server", broker.bootstrap, "--describe", "--topic-list", topic),
+        )
+        [folder] = json.loads(printed.splitlines()[-1])["brokers"][0]["logDirs"]
+        [partition] = folder["partitions"]
+        assert partition["partition"] == f"{topic}-0"
+        assert partition["size"] > 0

@@ -179,6 +179,18 @@ def test_asking_for_a_session_answers_everything_once(wire: Wire, five_batches: 
     assert len(answer.responses[0].partitions[0].records) == 5 * BATCH_SIZE
 
 
+def test_the_first_epoch_asks_for_a_new_session_whatever_the_id(wire: Wire, five_batches: str) -> None:
+    # So does a Java client whose session was refused: it names the old one for the broker to forget.
+    answer = wire.fetch_answer(five_batches, 0, session_id=12345, session_epoch=NEW_SESSION)
+    assert answer.error_code == ErrorCode.NONE
+    assert len(answer.responses[0].partitions[0].records) == 5 * BATCH_SIZE
+
+
+def test_an_epoch_without_a_session_is_not_found(wire: Wire, five_batches: str) -> None:
+    answer = wire.fetch_answer(five_batches, 0, session_id=0, session_epoch=3)
+    assert (answer.error_code, answer.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+
+
 class Session:
     """A fetch session of one partition, and its epochs."""
 

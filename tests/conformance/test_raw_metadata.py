@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch, Metadata and DescribeTopicPartitions: where things are."""
+"""ListOffsets, OffsetForLeaderEpoch, Metadata, DescribeTopicPartitions: where things are, how topics come and go."""
 
 from __future__ import annotations
 

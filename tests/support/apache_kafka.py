@@ -61,7 +61,7 @@ class ApacheKafka:
         *,
         heap_mb: int = 512,
         jvm_options: Sequence[str] = KAFKA_JVM_OPTIONS,
-        start_timeout_s: float = 60,
+        start_timeout_s: float = 120,
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
         self.log_path = self._folder / "server.log"

@@ -176,8 +176,8 @@ class FaultyDisk:
 
     @property
     def environment(self) -> dict[str, str]:
-        code = Path(__file__).with_name("faulty_disk")
-        return {"PYTHONPATH": str(code), "ONCEFLOW_TEST_FAULTS": str(self._folder)}
+        code = [str(Path(__file__).with_name("faulty_disk")), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {"PYTHONPATH": os.pathsep.join(code), "ONCEFLOW_TEST_FAULTS": str(self._folder)}
 
     def fail_syncs(self, path_part: str = "") -> None:
         """From now on, every sync of a file whose path contains `path_part` fails with EIO."""

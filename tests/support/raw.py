@@ -176,12 +176,21 @@ class Wire(Connection):
         [created] = self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000)).topics
         assert created.error_code == ErrorCode.NONE, created
         assert created.topic_id is not None
-        for partition in range(partitions):
-            eventually(
-                lambda at=partition: self.list_offset(name, LATEST, partition=at).error_code == ErrorCode.NONE,
-                f"{name}-{partition} takes requests",
-            )
+        self.await_partitions(name, partitions)
         return created.topic_id
+
+    def await_partitions(self, topic: str, count: int) -> None:
+        """Wait until the partitions of a new topic take requests.
+
+        Apache Kafka shows a topic in Metadata a moment before its partitions are there. In that moment it can refuse
+        the first batch of an idempotent producer and take the second, since an unknown producer may begin with any
+        sequence; the first is then out of order for good (measured: once in a hundred, on a busy machine).
+        """
+        for partition in range(count):
+            eventually(
+                lambda at=partition: self.list_offset(topic, LATEST, partition=at).error_code == ErrorCode.NONE,
+                f"{topic}-{partition} takes requests",
+            )
 
     def metadata(self, *, name: str | None = None, topic_id: UUID | None = None) -> MetadataResponseTopic:
         topic = MetadataRequestTopic(name=name, topic_id=topic_id)

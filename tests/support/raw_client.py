@@ -22,7 +22,7 @@ from onceflow.wire.messages.delete_topics import DeleteTopicsRequest
 from onceflow.wire.messages.fetch import PartitionData
 from onceflow.wire.messages.metadata import MetadataRequest, MetadataResponseTopic
 from onceflow.wire.messages.produce import PartitionProduceResponse
-from onceflow.wire.records import read_records
+from onceflow.wire.records import Record, read_records
 from onceflow.wire.schema import Message
 from tests.support.raw import ConnectionClosed, Wire
 
@@ -143,8 +143,12 @@ class RawClient(Wire):
         return {topic.name: topic for topic in self.ask(MetadataRequest(topics=None)).topics}
 
     def read(self, topic: str, *, partition: int = 0, offset: int = 0) -> list[bytes | None]:
-        """All values from an offset to the high watermark, whose offsets must follow each other."""
-        values: list[bytes | None] = []
+        """All values from an offset to the high watermark."""
+        return [record.value for record in self.read_records(topic, partition=partition, offset=offset)]
+
+    def read_records(self, topic: str, *, partition: int = 0, offset: int = 0) -> list[Record]:
+        """All records from an offset to the high watermark, whose offsets must follow each other."""
+        records: list[Record] = []
         while True:
             got = self.fetch(topic, offset, partition=partition, max_wait_ms=0)
             assert got.error_code == 0, got.error_code
@@ -154,11 +158,11 @@ class RawClient(Wire):
                 for record in read_records(batch):
                     if record.offset >= offset:
                         assert record.offset == next_offset, f"Offset {record.offset} where {next_offset} was next."
-                        values.append(record.value)
+                        records.append(record)
                         next_offset += 1
             if next_offset == offset:
                 assert offset == got.high_watermark, f"Nothing at {offset}, yet the end is {got.high_watermark}."
-                return values
+                return records
             offset = next_offset
 
     def offset_for(self, topic: str, timestamp: int, partition: int = 0) -> int:

@@ -70,7 +70,12 @@ class Broker:
         """The address for `bootstrap.servers`."""
         if self._process is None:
             raise BrokerStartError("The broker is not running; use it in a with statement, or call start().")
-        return f"{self._host}:{self._port}"
+        return self._address
+
+    @property
+    def _address(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self._port}"
 
     @property
     def pid(self) -> int:
@@ -87,7 +92,7 @@ class Broker:
         if self._process is not None:
             raise BrokerStartError("The broker is running already.")
         command = [sys.executable, "-m", "onceflow", "broker"]
-        command += ["--listen", f"{self._host}:{self._port}", "--data", str(self.data_dir)]
+        command += ["--listen", self._address, "--data", str(self.data_dir)]
         command += ["--durability", self._durability, "--stop-with-stdin"]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]

@@ -34,6 +34,10 @@ def _outcome(run: Callable[[], None]) -> StorageError | None:
         run()
     except StorageError as error:
         return error
+    except Exception as error:
+        # Whatever it is (a topic that is deleted meanwhile takes its files away), a round must end, or nobody would
+        # ever be answered again.
+        return StorageError(f"A flush could not be done: {error}.")
     return None
 
 
@@ -69,10 +73,12 @@ class GroupCommit:
         outcomes = list(zip(partitions, jobs, round_.result(), strict=True))
         # Failures first: they take back what came meanwhile too, and the next round must not find it and count it as
         # flushed. Then the next round, before the answers go out: the disk should not wait for us.
-        for partition, _, error in outcomes:
-            if error is not None and not partition.log.closed:
-                self._fail(partition, error)
-        self._start_round()
+        try:
+            for partition, _, error in outcomes:
+                if error is not None and not partition.log.closed:
+                    self._fail(partition, error)
+        finally:
+            self._start_round()
         for partition, job, error in outcomes:
             if partition.log.closed:
                 partition.wake()
@@ -83,8 +89,10 @@ class GroupCommit:
     def _fail(self, partition: Partition, error: StorageError) -> None:
         logger.error("%s Nothing above offset %d is acknowledged.", error, partition.log.high_watermark)
         self._dirty.pop(partition, None)
-        partition.log.fail_flush()
-        partition.refuse_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+        try:
+            partition.log.fail_flush()
+        finally:
+            partition.refuse_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
 
     async def checkpoint(self, partition: Partition) -> None:
         """Write a checkpoint of a partition in the disk thread."""
@@ -100,5 +108,7 @@ class GroupCommit:
             return
         if error is None:
             partition.log.complete_checkpoint(job)
+        elif any(segment not in partition.log.segments for segment in job.segments):
+            partition.log.wants_checkpoint = True  # retention freed one of them meanwhile: again, without it
         else:
             logger.error("No checkpoint of %s-%d: %s", partition.topic, partition.index, error)

@@ -36,6 +36,7 @@ BACKLOG: Final = 512
 PRODUCER_EXPIRY_CHECK_S: Final = 600.0
 ROLL_CHECK_S: Final = 0.5
 DRAIN_S: Final = 5.0
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def advertised(config: BrokerConfig, host: str, port: int) -> tuple[str, int]:
@@ -90,8 +91,8 @@ async def serve(
     """Run a broker until SIGTERM or SIGINT. `ready` is called with the address once it accepts connections."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop_or_die, stop)
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, _begin_stop, loop, stop)
     if stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _parent_is_gone, loop, stop)
     # The address before the directory: a mistake there leaves no directory behind.
@@ -117,10 +118,12 @@ def _parent_is_gone(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Non
     stop.set()
 
 
-def _stop_or_die(stop: asyncio.Event) -> None:
-    if stop.is_set():
-        sys.exit(130)
+def _begin_stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     stop.set()
+    for number in STOP_SIGNALS:
+        # A second signal ends the process there and then, also where a hanging disk has it waiting.
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
 
 
 async def _accept_until(
@@ -217,7 +220,7 @@ def _allow_many_files() -> None:
 
 
 def _announce(host: str, port: int) -> None:
-    print(f"onceflow broker ready on {host}:{port}", flush=True)
+    print(f"onceflow broker ready on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
 
 
 def _run_loop(main: Awaitable[None]) -> None:

@@ -102,6 +102,14 @@ class Topics:
     def get(self, name: str) -> Topic | None:
         return self._by_name.get(name)
 
+    def named(self, name: str) -> Topic:
+        """The topic of that name, or `ProtocolError`: 17 for what cannot be a name, 3 for one that nobody has."""
+        topic = self._by_name.get(name)
+        if topic is None:
+            check_name(name)
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+        return topic
+
     def by_id(self, id: uuid.UUID | None) -> Topic | None:
         return self._by_id.get(id.bytes) if id is not None else None
 

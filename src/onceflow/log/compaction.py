@@ -593,7 +593,6 @@ def finish_interrupted(files: FileSystem, directory: Path) -> None:
         files.sync_directory(directory)
         for marker in markers:
             files.remove(directory / marker[0])
-        files.sync_directory(directory)
     for name in files.list(directory):
         if name.endswith(CLEANED_SUFFIX):
             files.remove(directory / name)

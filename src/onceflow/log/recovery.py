@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 @dataclass(slots=True)
 class Recovered:
     segments: list[Segment]
+    first_unsaved: int
+    """The first of them that was looked at: from here on, logs and indexes may be better known than they are on disk."""
     producers: ProducerStates
     end_offset: int
     checkpoint: int
@@ -71,7 +73,7 @@ def recover(files: FileSystem, directory: Path, start_offset: int, index_interva
     try:
         for base in bases:
             segments.append(Segment(files, directory, base))
-        scan = _Scan(segments, start_offset, index_interval, now_ms)
+        scan = _Scan(files, directory, segments, start_offset, index_interval, now_ms)
         for checkpoint in reversed(checkpoints):
             if checkpoint < bases[0]:
                 break
@@ -91,6 +93,8 @@ def recover(files: FileSystem, directory: Path, start_offset: int, index_interva
 
 @dataclass(slots=True)
 class _Scan:
+    files: FileSystem
+    directory: Path
     segments: list[Segment]
     start_offset: int
     index_interval: int
@@ -104,9 +108,10 @@ class _Scan:
         Raises `CorruptLog`, with nothing changed, if the log does not reach up to the checkpoint: files that were
         synced are not there any more, because somebody else removed or damaged them.
         """
-        first = max(at for at, segment in enumerate(self.segments) if segment.base_offset <= checkpoint)
+        # The segment with the batch before the checkpoint: its indexes may know more than was left of it.
+        first = max((at for at, segment in enumerate(self.segments) if segment.base_offset < checkpoint), default=0)
         position = self._position_of_checkpoint(first, checkpoint)
-        found = Recovered(self.segments, producers, checkpoint, checkpoint, 0, 0)
+        found = Recovered(self.segments, first, producers, checkpoint, checkpoint, 0, 0)
         for at in range(first, len(self.segments)):
             segment = self.segments[at]
             if at > first:
@@ -126,7 +131,21 @@ class _Scan:
                 else:
                     self._cut(at, sound_to, found)
                     break
+        if found.end_offset < self.start_offset:
+            self._start_over(found)
         return found
+
+    def _start_over(self, found: Recovered) -> None:
+        """The log ends before it starts, as after loss of power without `fsync`: nothing in it can be read any more."""
+        found.cut_bytes += sum(segment.size for segment in self.segments)
+        while self.segments:
+            self.segments.pop().delete()
+        segment = Segment(self.files, self.directory, self.start_offset)
+        segment.start_indexes()
+        self.segments.append(segment)
+        found.first_unsaved = 0
+        found.producers = ProducerStates()  # they may go on; what they wrote last is lost
+        found.end_offset = self.start_offset
 
     def _read(self, segment: Segment, position: int, found: Recovered) -> int:
         """Take in the batches from a position on; returns where the sound ones end."""
@@ -167,21 +186,27 @@ class _Scan:
     def _position_of_checkpoint(self, at: int, checkpoint: int) -> int:
         """Where in its segment the first batch at or after the checkpoint stands; the indexes know all before it."""
         segment = self.segments[at]
-        is_last = at + 1 == len(self.segments)
+        # Otherwise the end of the segment may have been compacted away, or what came after it lay before the log start
+        # and was freed.
+        must_reach = at + 1 == len(self.segments) and checkpoint > self.start_offset
         if segment.load_indexes():
             try:
                 start = segment.offset_index.position_for(checkpoint - 1)
-                position = _walk(segment, start, checkpoint, is_last=is_last)
+                position = _walk(segment, start, checkpoint, must_reach=must_reach)
             except CorruptLog:
                 pass  # or is it the index that is wrong?
             else:
                 segment.forget_behind(position, checkpoint)
                 return position
         segment.start_indexes()
-        return _walk(segment, 0, checkpoint, is_last=is_last, index_interval=self.index_interval)
+        position = _walk(segment, 0, checkpoint, must_reach=must_reach, index_interval=self.index_interval)
+        segment.index_newest()
+        return position
 
 
-def _walk(segment: Segment, position: int, checkpoint: int, *, is_last: bool, index_interval: int | None = None) -> int:
+def _walk(
+    segment: Segment, position: int, checkpoint: int, *, must_reach: bool, index_interval: int | None = None
+) -> int:
     """Where the batches below the checkpoint end; `CorruptLog` if they end too early."""
     if position and position >= segment.size:
         raise CorruptLog(f"{segment.log.path} has only {segment.size} bytes.")
@@ -196,7 +221,6 @@ def _walk(segment: Segment, position: int, checkpoint: int, *, is_last: bool, in
     except CorruptLog:
         if end_offset < checkpoint:
             raise
-    # The end of a segment that is not the last one may have been compacted away.
-    if is_last and end_offset < checkpoint:
+    if must_reach and end_offset < checkpoint:
         raise CorruptLog(f"{segment.log.path} ends at offset {end_offset}.")
     return position

@@ -72,10 +72,17 @@ class Segment:
             self._bytes_since_entry = 0
         self._bytes_since_entry += size
 
-    def save_indexes(self) -> list[File]:
-        """Bring the index files up to date with what is known; returns them open, for the caller to sync and close."""
+    def index_newest(self) -> None:
+        """Have the largest timestamp up to here in the time index, so that it is found there again.
+
+        For every checkpoint there is such an entry, and recovery relies on it.
+        """
         if self.max_timestamp_offset >= 0:
             self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
+
+    def save_indexes(self) -> list[File]:
+        """Bring the index files up to date with what is known; returns them open, for the caller to sync and close."""
+        self.index_newest()
         saved: list[File] = []
         try:
             for index, suffix in ((self.offset_index, OFFSET_INDEX_SUFFIX), (self.time_index, TIME_INDEX_SUFFIX)):

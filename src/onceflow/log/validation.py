@@ -27,6 +27,9 @@ from onceflow.wire.records import Record, build_batch, read_records
 
 __all__ = ["accept"]
 
+MAGIC_AT = 16
+ONE_BATCH = "A produce request holds exactly one record batch per partition, whole."
+
 _CODECS = {
     "uncompressed": Codec.NONE,
     "gzip": Codec.GZIP,
@@ -42,19 +45,19 @@ def accept(
 ) -> tuple[memoryview, BatchHeader]:
     """The batch as it goes into the log and its header, or `ProtocolError`. `batch` may be changed in place."""
     size = len(batch)
-    if size == 0:
-        raise ProtocolError(ErrorCode.INVALID_RECORD, "A produce request holds exactly one record batch per partition.")
+    if size <= MAGIC_AT:
+        raise ProtocolError(ErrorCode.INVALID_RECORD, ONE_BATCH)
+    magic = batch[MAGIC_AT]
+    if magic != MAGIC:
+        code = ErrorCode.INVALID_RECORD if magic < MAGIC else ErrorCode.CORRUPT_MESSAGE
+        raise ProtocolError(code, f"Only record batches of magic 2 are taken; this one has magic {magic}.")
     if size < HEADER_SIZE:
-        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"A record batch has at least {HEADER_SIZE} bytes, not {size}.")
+        raise ProtocolError(ErrorCode.INVALID_RECORD, ONE_BATCH)
     header = read_header(batch)
-    if header.magic != MAGIC:
-        raise ProtocolError(
-            ErrorCode.INVALID_RECORD, f"Only record batches of magic 2 are taken; this one has magic {header.magic}."
-        )
     if header.length + OVERHEAD != size:
-        if header.length + OVERHEAD > size or header.length < HEADER_SIZE - OVERHEAD:
-            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "The record batch does not end where its length says.")
-        raise ProtocolError(ErrorCode.INVALID_RECORD, "A produce request holds exactly one record batch per partition.")
+        if header.length < HEADER_SIZE - OVERHEAD:
+            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"A record batch cannot have length {header.length}.")
+        raise ProtocolError(ErrorCode.INVALID_RECORD, ONE_BATCH)
     _check_size(size, config)
     if checksum(batch) != header.crc:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "The record batch fails its checksum.")
@@ -71,6 +74,10 @@ def _check_size(size: int, config: TopicConfig) -> None:
 
 
 def _check_header(header: BatchHeader, zstd_allowed: bool) -> None:
+    if header.base_offset != 0:
+        raise ProtocolError(
+            ErrorCode.INVALID_RECORD, f"Offsets of a batch to be stored begin at 0, not at {header.base_offset}."
+        )
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
         raise ProtocolError(
             ErrorCode.INVALID_RECORD,

@@ -41,7 +41,7 @@ class ProduceBody(NamedTuple):
 
 
 def read_produce(frame: memoryview, at: int, version: int) -> ProduceBody:
-    """The body of a Produce request of version 9 or newer, which ends where the frame ends."""
+    """The body of a Produce request of version 9 or newer. Bytes behind it are ignored, as Kafka ignores them."""
     end = len(frame)
     try:
         length, at = read_varint(frame, at)
@@ -75,8 +75,6 @@ def read_produce(frame: memoryview, at: int, version: int) -> ProduceBody:
         at = at + 1 if frame[at] == 0 else skip_tags(frame, at, end)
     except (IndexError, struct.error, ValueError):
         raise MalformedMessage(f"A Produce request of version {version} is cut short or garbled.") from None
-    if at != end:
-        raise MalformedMessage(f"A Produce request of version {version} is complete, but {end - at} more bytes follow.")
     return ProduceBody(transactional_id, acks, timeout_ms, topics)
 
 

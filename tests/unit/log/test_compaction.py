@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from onceflow.log.files import FileSystem, RealFileSystem
 from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
 from onceflow.log.partition import PartitionLog
 from onceflow.log.validation import accept
-from onceflow.wire.batch import BatchHeader, batches
+from onceflow.wire.batch import BatchHeader, batches, read_header
 from onceflow.wire.compression import Codec
 from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_records
 
@@ -145,6 +146,7 @@ class Shop:
         offset = self.log.start_offset
         while data := self.log.read(offset, 200):
             for header, batch in batches(data):
+                assert header.last_offset >= offset
                 yield header, bytes(batch)
                 offset = header.last_offset + 1
 
@@ -342,6 +344,14 @@ def test_more_keys_than_fit_are_cleaned_in_rounds() -> None:
     assert shop.offsets == list(range(15, 20))
     assert shop.cleaner.cleaned_offset(shop.log) == 20
     shop.check()
+
+
+def test_nothing_above_the_noted_range_is_touched() -> None:
+    survivors = compaction._Survivors({b"a": 4}, 5, 0, DAY_MS, set())
+    below = build_batch([Record(3, 1, b"a", b"x"), Record(4, 1, b"a", None)], base_offset=3)
+    above = build_batch([Record(5, 1, b"a", None), Record(6, 1, None, b"x")], base_offset=5)
+    assert [record.offset for record in read_records(survivors.of(read_header(below), below))] == [4]
+    assert survivors.of(read_header(above), above) is above
 
 
 # Batches without records
@@ -700,7 +710,8 @@ def test_a_crash_in_the_middle_of_any_write_is_no_different() -> None:
 
 def test_a_crash_while_recovering_from_a_crash_is_no_different() -> None:
     furniture = furnished()
-    finished = 0
+    chance = random.Random(3)
+    recoveries = 0
     for step in range(10_000):
         shop = cloned(furniture)
         shop.files.steps_until_crash = step
@@ -708,20 +719,21 @@ def test_a_crash_while_recovering_from_a_crash_is_no_different() -> None:
             shop.compact()
             break
         except SimulatedCrash:
-            pass
-        found = shop.files.kill() if step % 3 else after_power_loss(shop.files, step)
-        for again in range(1000):
-            next_start = found.kill()
-            next_start.steps_until_crash = again
-            try:
-                shop.reopen(next_start)
-                break
-            except SimulatedCrash:
-                shop.reopen(next_start.kill() if again % 3 == 0 else after_power_loss(next_start, step + 7 * again))
-                shop.check()
-        finished += again
-        shop.check()
-    assert finished > 100
+            first_ends = [shop.files.kill(), shop.files.crash(chance)]
+        for found in first_ends[: 1 + step % 2]:
+            for again in range(1000):
+                next_start = found.kill()
+                next_start.steps_until_crash = again
+                try:
+                    shop.reopen(next_start)
+                    break
+                except SimulatedCrash:
+                    for _ in range(3):
+                        shop.reopen(next_start.crash(chance))
+                        shop.check()
+            recoveries += again
+            shop.check()
+    assert recoveries > 100
 
 
 def test_a_new_draft_never_meets_an_old_marker() -> None:
@@ -842,6 +854,30 @@ def test_retention_may_free_segments_meanwhile(caplog: pytest.LogCaptureFixture)
         shop.check()
         shop.reopen(shop.files.crash(random.Random(1)))
         shop.check()
+
+
+def test_a_crash_while_giving_up_is_no_different() -> None:
+    """And then another one, while recovering from that."""
+    furniture = furnished()
+    chance = random.Random(5)
+    for at in range(9):
+        for step in range(8):
+            shop = cloned(furniture)
+
+            def free_and_die_soon() -> None:
+                shop.log.delete_before(shop.log._bases[1])  # noqa: B023
+                shop.files.steps_until_crash = step  # noqa: B023
+
+            with contextlib.suppress(SimulatedCrash):
+                interrupted(shop, at, free_and_die_soon)
+            for again in range(8):
+                found = shop.files.kill()
+                found.steps_until_crash = again
+                with contextlib.suppress(SimulatedCrash):
+                    shop.reopen(found)
+                for _ in range(3):
+                    shop.reopen(found.crash(chance))
+                    shop.check()
 
 
 def test_writes_and_checkpoints_go_on_meanwhile(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.errors import MalformedMessage
-from onceflow.wire.codec import RequestHeader, decode
+from onceflow.wire.codec import RequestHeader, decode_from
 from onceflow.wire.messages import request_class
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ def _decoding(handle: Callable[[Node, Context, Any], Any], cls: type[Message]) -
     def handle_frame(node: Node, context: Context, frame: memoryview, body_at: int) -> Answer | Deferred | None:
         if len(frame) > UNUSUAL_SIZE:
             raise MalformedMessage(f"A {cls.__name__} of {len(frame)} bytes is larger than any that makes sense.")
-        result = handle(node, context, decode(cls, context.version, frame, body_at))
+        # Bytes behind the body are ignored, as Kafka ignores them: librdkafka sends some after Metadata.
+        request, _ = decode_from(cls, context.version, frame, body_at)
+        result = handle(node, context, request)
         return result if result is None or isinstance(result, Deferred) else Answer(result)
 
     return handle_frame

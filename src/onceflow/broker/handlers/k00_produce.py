@@ -25,7 +25,7 @@ from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
 from onceflow.log.validation import accept
-from onceflow.wire.codec import decode
+from onceflow.wire.codec import decode_from
 from onceflow.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -167,7 +167,7 @@ def _partition_response(result: Written | Failure) -> PartitionProduceResponse:
 
 
 def _read_old(frame: memoryview, body_at: int, version: int) -> ProduceBody:
-    request = decode(ProduceRequest, version, frame, body_at)
+    request, _ = decode_from(ProduceRequest, version, frame, body_at)
     topics: list[tuple[TopicKey, list[Batch]]] = [
         (topic.name, [(data.index, memoryview(data.records or b"")) for data in topic.partition_data])
         for topic in request.topic_data

@@ -59,9 +59,7 @@ def _find(node: Node, asked: MetadataRequestTopic, may_create: bool) -> Metadata
     if topic is not None:
         return _describe(node, topic)
     try:
-        if not may_create:
-            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return _describe(node, node.auto_create(asked.name))
+        return _describe(node, node.auto_create(asked.name) if may_create else node.topics.named(asked.name))
     except ProtocolError as error:
         return MetadataResponseTopic(error_code=error.code, name=asked.name)
     except StorageError:

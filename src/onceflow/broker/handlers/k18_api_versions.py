@@ -17,6 +17,8 @@ from onceflow.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, 
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 NAMED_FROM_VERSION: Final = 3
+ANNOUNCED_FROM: Final = {0: 0}
+"""Older librdkafka takes a broker without Produce v0 for one that cannot compress; Kafka announces it too (KIP-896)."""
 
 
 def handle(node: Node, context: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -32,5 +34,6 @@ def unsupported_version() -> ApiVersionsResponse:
 
 def _api_keys() -> list[ApiVersion]:
     return [
-        ApiVersion(api_key=key, min_version=api.min_version, max_version=api.max_version) for key, api in APIS.items()
+        ApiVersion(api_key=key, min_version=ANNOUNCED_FROM.get(key, api.min_version), max_version=api.max_version)
+        for key, api in APIS.items()
     ]

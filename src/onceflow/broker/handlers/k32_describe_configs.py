@@ -49,8 +49,8 @@ def _describe(node: Node, asked: DescribeConfigsResource, request: DescribeConfi
     except ProtocolError as error:
         result.error_code, result.error_message = error.code, error.message
         return result
-    wanted = None if asked.configuration_keys is None else set(asked.configuration_keys)
-    result.configs = [config for config in configs if wanted is None or config.name in wanted]
+    wanted = set(asked.configuration_keys or ())  # no list, or an empty one, means all
+    result.configs = [config for config in configs if not wanted or config.name in wanted]
     for config in result.configs:
         if not request.include_synonyms:
             config.synonyms = []
@@ -60,9 +60,7 @@ def _describe(node: Node, asked: DescribeConfigsResource, request: DescribeConfi
 
 
 def _topic(node: Node, name: str) -> Iterator[DescribeConfigsResourceResult]:
-    topic = node.topics.get(name)
-    if topic is None:
-        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+    topic = node.topics.named(name)
     for key, value, source in topic_settings(node.config, topic.overrides):
         setting = TOPIC_SETTINGS[key]
         synonyms = _broker_synonyms(node.config, setting.synonym)

@@ -6,13 +6,16 @@ changed while it runs (42).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final, NamedTuple
 
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ConfigError, ErrorCode, ProtocolError, StorageError
 from onceflow.wire.messages.alter_configs import (
+    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
@@ -24,52 +27,63 @@ Overrides = Mapping[str, str]
 
 
 def handle(node: Node, context: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    responses = []
-    for resource in request.resources:
-        given = {config.name: config.value for config in resource.configs}
-        code, message = apply(
-            node,
-            resource.resource_type,
-            resource.resource_name,
-            lambda _, given=given: given,  # type: ignore[misc]
-            request.validate_only,
-        )
-        responses.append(
+    changes = [
+        Change(resource.resource_type, resource.resource_name, partial(_replaced, resource.configs))
+        for resource in request.resources
+    ]
+    return AlterConfigsResponse(
+        responses=[
             AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
+                error_code=code, error_message=message, resource_type=change.resource_type, resource_name=change.name
             )
+            for change, code, message in apply(node, changes, request.validate_only)
+        ]
+    )
+
+
+def _replaced(configs: list[AlterableConfig], overrides: Overrides) -> dict[str, str]:
+    return {config.name: given(config.name, config.value) for config in configs}
+
+
+def given(name: str, value: str | None) -> str:
+    if value is None:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {name}.")
+    return value
+
+
+class Change(NamedTuple):
+    """What to do to one resource: `make` turns its present settings into the new ones."""
+
+    resource_type: int
+    name: str
+    make: Callable[[Overrides], dict[str, str]]
+
+
+def apply(node: Node, changes: list[Change], validate_only: bool) -> Iterator[tuple[Change, ErrorCode, str | None]]:
+    """Carry out each change, or none of those that name the same resource. Gives the outcomes for the wire."""
+    times = Counter((change.resource_type, change.name) for change in changes)
+    for change in changes:
+        code, message = ErrorCode.NONE, None
+        try:
+            if times[change.resource_type, change.name] > 1:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "One request names this resource more than once.")
+            _apply(node, change, validate_only)
+        except ProtocolError as error:
+            code, message = error.code, error.message
+        except ConfigError as error:
+            code, message = ErrorCode.INVALID_CONFIG, str(error)
+        except StorageError as error:
+            code, message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+        yield change, code, message
+
+
+def _apply(node: Node, change: Change, validate_only: bool) -> None:
+    if change.resource_type != TOPIC_RESOURCE:
+        raise ProtocolError(
+            ErrorCode.INVALID_REQUEST, "Only topic settings can be changed; the broker's are given at start (--set)."
         )
-    return AlterConfigsResponse(responses=responses)
-
-
-def apply(
-    node: Node,
-    resource_type: int,
-    name: str,
-    change: Callable[[Overrides], Mapping[str, str | None]],
-    validate_only: bool,
-) -> tuple[ErrorCode, str | None]:
-    """Give a topic the settings that `change` makes of its present ones. Returns the outcome for the wire."""
-    try:
-        if resource_type != TOPIC_RESOURCE:
-            raise ProtocolError(
-                ErrorCode.INVALID_REQUEST,
-                "Only topic settings can be changed; the broker's are given at start (--set).",
-            )
-        topic = node.topics.get(name)
-        if topic is None:
-            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        wanted = change(topic.overrides)
-        node.config.check_topic(wanted)
-        if not validate_only:
-            node.topics.configure(topic, {key: value for key, value in wanted.items() if value is not None})
-    except ProtocolError as error:
-        return error.code, error.message
-    except ConfigError as error:
-        return ErrorCode.INVALID_CONFIG, str(error)
-    except StorageError as error:
-        return ErrorCode.KAFKA_STORAGE_ERROR, str(error)
-    return ErrorCode.NONE, None
+    topic = node.topics.named(change.name)
+    wanted = change.make(topic.overrides)
+    node.config.check_topic(wanted)
+    if not validate_only:
+        node.topics.configure(topic, wanted)

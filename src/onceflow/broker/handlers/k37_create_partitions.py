@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.topics import PARTITIONS_MAX
@@ -15,15 +17,20 @@ from onceflow.wire.messages.create_partitions import (
 
 
 def handle(node: Node, context: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    return CreatePartitionsResponse(results=[_grow(node, asked, request.validate_only) for asked in request.topics])
+    times = Counter(asked.name for asked in request.topics)
+    return CreatePartitionsResponse(
+        results=[_grow(node, asked, request.validate_only, times[asked.name] > 1) for asked in request.topics]
+    )
 
 
-def _grow(node: Node, asked: CreatePartitionsTopic, validate_only: bool) -> CreatePartitionsTopicResult:
+def _grow(
+    node: Node, asked: CreatePartitionsTopic, validate_only: bool, named_twice: bool
+) -> CreatePartitionsTopicResult:
     result = CreatePartitionsTopicResult(name=asked.name)
     try:
-        topic = node.topics.get(asked.name)
-        if topic is None:
-            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{asked.name}' does not exist.")
+        if named_twice:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "One request names this topic more than once.")
+        topic = node.topics.named(asked.name)
         present = len(topic.partitions)
         if not present < asked.count <= PARTITIONS_MAX:
             raise ProtocolError(

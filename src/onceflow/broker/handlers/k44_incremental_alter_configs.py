@@ -5,11 +5,11 @@ Operations: 0 set, 1 delete (back to the default), 2 append and 3 subtract, for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from onceflow.broker.handlers import Context
-from onceflow.broker.handlers.k33_alter_configs import Overrides, apply
+from onceflow.broker.handlers.k33_alter_configs import Change, Overrides, apply, given
 from onceflow.broker.node import Node
 from onceflow.config import TOPIC_SETTINGS, Type
 from onceflow.errors import ErrorCode, ProtocolError
@@ -27,34 +27,28 @@ SUBTRACT: Final = 3
 
 
 def handle(node: Node, context: Context, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-    responses = []
-    for resource in request.resources:
-        code, message = apply(
-            node,
-            resource.resource_type,
-            resource.resource_name,
-            lambda overrides, configs=resource.configs: _changed(node, overrides, configs),  # type: ignore[misc]
-            request.validate_only,
-        )
-        responses.append(
+    changes = [
+        Change(resource.resource_type, resource.resource_name, partial(_changed, node, resource.configs))
+        for resource in request.resources
+    ]
+    return IncrementalAlterConfigsResponse(
+        responses=[
             AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
+                error_code=code, error_message=message, resource_type=change.resource_type, resource_name=change.name
             )
-        )
-    return IncrementalAlterConfigsResponse(responses=responses)
+            for change, code, message in apply(node, changes, request.validate_only)
+        ]
+    )
 
 
-def _changed(node: Node, overrides: Overrides, configs: list[AlterableConfig]) -> Mapping[str, str | None]:
+def _changed(node: Node, configs: list[AlterableConfig], overrides: Overrides) -> dict[str, str]:
     if len({config.name for config in configs}) < len(configs):
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys.")
-    wanted: dict[str, str | None] = dict(overrides)
+    wanted = dict(overrides)
     for config in configs:
         match config.config_operation:
             case 0:
-                wanted[config.name] = config.value
+                wanted[config.name] = given(config.name, config.value)
             case 1:
                 wanted.pop(config.name, None)
             case 2 | 3:
