@@ -75,6 +75,7 @@ def test_pipelined_requests_are_answered_in_their_order(client: RawClient, topic
         assert type(answer).API_KEY == type(request).API_KEY
 
 
+@pytest.mark.xfail(strict=True, reason="Connection._settled serves further frames in the middle of a request")
 def test_order_holds_when_an_answer_makes_room_for_requests_that_wake_others(tmp_path: Path) -> None:
     """256 long polls fill the connection; behind them wait a produce that wakes them all, and one more request."""
     with (
@@ -113,6 +114,7 @@ def test_a_client_that_does_not_read_is_not_buffered_without_bound(
     assert most - before < MEMORY_MAX
 
 
+@pytest.mark.xfail(strict=True, reason="Connection bounds the number of waiting answers, not their size")
 def test_answers_that_wait_behind_a_long_poll_are_bounded_too(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", durability="os") as broker, broker.client() as client:
         assert client.make_topic("orders") == 0
@@ -125,6 +127,24 @@ def test_answers_that_wait_behind_a_long_poll_are_bounded_too(tmp_path: Path) ->
             for _ in range(50):
                 other.latest("orders")
         assert broker.memory_bytes - before < MEMORY_MAX
+
+
+@pytest.mark.xfail(strict=True, reason="Connection bounds the number of waiting answers, not their size")
+def test_long_polls_that_are_answered_all_at_once_are_bounded_too(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", durability="os") as broker, broker.client() as client:
+        assert client.make_topic("orders") == 0
+        for _ in range(4):
+            assert client.produce("orders", batch(b"x" * 1_000_000)).error_code == 0
+        before = broker.memory_bytes
+        with broker.client() as lazy:
+            lazy.send_all([fetch_request("orders", 0, max_wait_ms=LONG_MS, min_bytes=4_500_000)] * 100)
+            assert not lazy.is_answered(within_s=0.2)
+            assert client.produce("orders", batch(b"x" * 1_000_000)).error_code == 0
+            for _ in range(50):
+                client.latest("orders")
+            assert broker.memory_bytes - before < MEMORY_MAX
+            for _ in range(100):
+                assert len(lazy.receive_fetched().records or b"") > 5_000_000
 
 
 def test_a_large_request_gives_its_memory_back(client: RawClient, shared: BrokerProcess) -> None:

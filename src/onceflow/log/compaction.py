@@ -301,9 +301,9 @@ class Cleaner:
                 if header.base_offset < dirty_from or header.is_control or header.is_transactional:
                     continue
                 _check(part.segment, header, batch)
-                for span in spans(header, unpacked(header, batch, UNPACKED_BYTES_MAX)):
-                    if span.key is not None:
-                        latest[_noted(span.key)] = span.offset
+                for _, _, offset, key, _ in spans(header, unpacked(header, batch, UNPACKED_BYTES_MAX)):
+                    if key is not None:
+                        latest[key if len(key) <= KEY_LENGTH_MAX else _digest(key)] = offset
                 if len(latest) >= self._keys_max:
                     return latest, header.last_offset + 1
         return latest, dirty[-1].end_offset
@@ -426,9 +426,10 @@ class _Survivors:
         has_tombstones = False
         latest = self.latest
         for span in spans(header, data):
-            if span.key is None or latest.get(_noted(span.key), -1) > span.offset:
+            _, _, offset, key, has_value = span
+            if key is None or latest.get(key if len(key) <= KEY_LENGTH_MAX else _digest(key), -1) > offset:
                 continue
-            if not span.has_value:
+            if not has_value:
                 if tombstones_go:
                     continue
                 has_tombstones = True
@@ -524,9 +525,7 @@ def _cleaned(path: Path) -> Path:
     return path.with_name(path.name + CLEANED_SUFFIX)
 
 
-def _noted(key: bytes) -> bytes:
-    if len(key) <= KEY_LENGTH_MAX:
-        return key
+def _digest(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=KEY_LENGTH_MAX + 1, usedforsecurity=False).digest()
 
 

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 class Recovered:
     segments: list[Segment]
     first_unsaved: int
-    """The first of them that was looked at: from here on, logs and indexes may be better known than they are on disk."""
+    """The first of them that was looked at: from here on, more is known of logs and indexes than may be on disk."""
     producers: ProducerStates
     end_offset: int
     checkpoint: int

@@ -11,7 +11,7 @@ So setting a horizon means writing every timestamp anew; a batch that has one al
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from onceflow.errors import MalformedMessage
 from onceflow.wire.batch import (
@@ -27,22 +27,13 @@ from onceflow.wire.records import RECORD_SIZE_MIN, _int64, _seal, _varint, _vari
 
 __all__ = ["Span", "emptied", "spans", "thinned", "unpacked"]
 
-_NULL_BYTE: Final = 1
+Span = tuple[int, int, int, bytes | None, bool]
+"""(start, end, offset, key, has a value): where a record stands in the unpacked bytes of its batch, and what compaction
+asks about it. A bare tuple, because there is one for every record of a log."""
+
+_NULL: Final = 1
 """-1, the length of null, as a zigzag varint."""
 _ATTRIBUTES: Final = b"\x00"
-
-
-class Span(NamedTuple):
-    """Where a record stands in the unpacked bytes of its batch, and the little that compaction asks about it."""
-
-    start: int
-    """Of its length field."""
-    after_timestamp: int
-    end: int
-    timestamp_delta: int
-    offset: int
-    key: bytes | None
-    has_value: bool
 
 
 def unpacked(header: BatchHeader, batch: bytes, max_bytes: int) -> bytes:
@@ -65,7 +56,6 @@ def spans(header: BatchHeader, data: bytes) -> Iterator[Span]:
     previous = base_offset - 1
     size = len(data)
     at = 0
-    new = tuple.__new__
     try:
         for _ in range(header.count):
             start = at
@@ -84,27 +74,14 @@ def spans(header: BatchHeader, data: bytes) -> Iterator[Span]:
                 raise MalformedMessage(f"A record of {length} bytes where {size - at} are left.")
 
             at += 1  # attributes
-
-            byte = data[at]
-            if byte < 0x80:
-                timestamp_delta = (byte >> 1) ^ -(byte & 1)
+            while data[at] >= 0x80:  # the timestamp
                 at += 1
-            elif data[at + 1] < 0x80:
-                byte = (byte & 0x7F) | data[at + 1] << 7
-                timestamp_delta = (byte >> 1) ^ -(byte & 1)
-                at += 2
-            else:
-                timestamp_delta, at = _varint(data, at, 64)
-            after_timestamp = at
+            at += 1
 
             byte = data[at]
             if byte < 0x80:
                 offset = base_offset + ((byte >> 1) ^ -(byte & 1))
                 at += 1
-            elif data[at + 1] < 0x80:
-                byte = (byte & 0x7F) | data[at + 1] << 7
-                offset = base_offset + ((byte >> 1) ^ -(byte & 1))
-                at += 2
             else:
                 delta, at = _varint(data, at)
                 offset = base_offset + delta
@@ -113,21 +90,22 @@ def spans(header: BatchHeader, data: bytes) -> Iterator[Span]:
             previous = offset
 
             byte = data[at]
-            if byte < 0x80:
-                length = (byte >> 1) ^ -(byte & 1)
+            if byte == _NULL:
+                key = None
                 at += 1
             else:
-                length, at = _varint(data, at)
-            if length >= 0:
+                if byte < 0x80:
+                    length = (byte >> 1) ^ -(byte & 1)
+                    at += 1
+                else:
+                    length, at = _varint(data, at)
+                if length < 0:
+                    raise MalformedMessage(f"A record with a key of {length} bytes.")
                 key = data[at : at + length]
                 at += length
-            elif length == -1:
-                key = None
-            else:
-                raise MalformedMessage(f"A record with a key of {length} bytes.")
             if at >= end:
                 raise MalformedMessage("A record ends before its value.")
-            yield new(Span, (start, after_timestamp, end, timestamp_delta, offset, key, data[at] != _NULL_BYTE))
+            yield start, end, offset, key, data[at] != _NULL
             at = end
     except IndexError:
         raise MalformedMessage("The records of the batch end in the middle of one.") from None
@@ -142,15 +120,15 @@ def thinned(header: BatchHeader, data: bytes, kept: list[Span], *, delete_horizo
     """
     base_timestamp = header.base_timestamp
     attributes = header.attributes
-    if delete_horizon_ms is None:
-        body = b"".join([data[span.start : span.end] for span in kept])
-    else:
-        attributes |= DELETE_HORIZON_BIT
-        base_timestamp = delete_horizon_ms
-        body = b"".join(_moved(data, kept, header.base_timestamp - delete_horizon_ms))
     max_timestamp = header.max_timestamp
     if not header.is_append_time:
-        max_timestamp = max(_int64(header.base_timestamp + span.timestamp_delta) for span in kept)
+        max_timestamp = _int64(base_timestamp + max(_timestamp_delta(data, span)[0] for span in kept))
+    if delete_horizon_ms is None:
+        body = b"".join([data[span[0] : span[1]] for span in kept])
+    else:
+        body = b"".join(_moved(data, kept, base_timestamp - delete_horizon_ms))
+        base_timestamp = delete_horizon_ms
+        attributes |= DELETE_HORIZON_BIT
     if header.compression != Codec.NONE:
         body = compress(header.compression, body)
     return _seal(
@@ -165,11 +143,20 @@ def thinned(header: BatchHeader, data: bytes, kept: list[Span], *, delete_horizo
     )
 
 
+def _timestamp_delta(data: bytes, span: Span) -> tuple[int, int]:
+    """The timestamp of a record, relative to that of the batch, and where it ends."""
+    at = span[0]
+    while data[at] >= 0x80:  # the length
+        at += 1
+    return _varint(data, at + 1 + len(_ATTRIBUTES), 64)
+
+
 def _moved(data: bytes, kept: list[Span], by_ms: int) -> Iterator[bytes]:
-    """The records as they are written when their base timestamp moves by `-by_ms`, in pieces."""
+    """The records as they are written when `by_ms` is to be added to their timestamps, in pieces."""
     for span in kept:
-        timestamp_delta = _zigzag(_int64(span.timestamp_delta + by_ms))
-        rest = data[span.after_timestamp : span.end]
+        before, end = _timestamp_delta(data, span)
+        timestamp_delta = _zigzag(_int64(before + by_ms))
+        rest = data[end : span[1]]
         yield _varint_of(len(_ATTRIBUTES) + len(timestamp_delta) + len(rest))
         yield _ATTRIBUTES
         yield timestamp_delta

@@ -82,6 +82,8 @@ class Machine:
         self.batches: list[Stored] = []
         """All that was ever appended and not taken back, also what retention has freed."""
         self.start = self.high_watermark = 0
+        self.possible_starts = (0, 0)
+        """After a death the log start may be anything between what is certain and what was tried."""
         self.checkpoints = {0}
         self.jobs: list[Job] = []
         self.takes_back = False
@@ -350,17 +352,18 @@ class Machine:
         assert self.log.start_offset in {0, self.end} | {batch.first for batch in self.batches} | {self.start}
 
     def forget(self, action: Callable[[], object], limit: int) -> None:
-        """The log start moves, up to a limit; when the disk refuses, it may have moved all the same."""
+        """The log start moves, up to a limit; when the disk refuses, the next process may find that it has moved."""
         before = self.start
+        certain, tried = self.possible_starts
+        self.possible_starts = (certain, max(tried, limit))
         try:
             action()
         except StorageError:
-            pass
-        except SimulatedCrash:
-            self.start_limit = limit
-            raise
+            assert self.log.start_offset in (before, limit)
         self.start = self.log.start_offset
         assert before <= self.start <= limit
+        if self.start > before:
+            self.possible_starts = (self.start, self.start)
 
     def roll(self, a: int, b: int) -> None:
         try:
@@ -391,7 +394,7 @@ class Machine:
     def die(self, a: int, b: int) -> None:
         """`kill -9`, or loss of power; and the next process may die while it starts."""
         kill = everything = a % 2 == 0
-        doomed = b % 4 == 0
+        doomed = b % 4 == 0 and (self.fsync or kill)  # without `fsync`, nobody promises anything for two losses of power
         while True:
             self.files = self.files.kill() if kill else self.files.crash(random.Random(a * 256 + b))
             everything = everything and kill
@@ -431,10 +434,9 @@ class Machine:
         in_doubt, self.in_doubt = self.in_doubt, None
         if in_doubt is not None and read_header(in_doubt).base_offset == self.end and log.end_offset > self.end:
             self.batches.append(Stored(bytes(in_doubt)))
-        limit, self.start_limit = getattr(self, "start_limit", None), None
-        if limit is not None:
-            assert self.start <= log.start_offset <= limit
-            self.start = log.start_offset
+        certain_start, tried_start = self.possible_starts
+        assert certain_start <= log.start_offset <= tried_start
+        self.start = log.start_offset
         certain = self.high_watermark
         if not self.fsync and not everything:
             certain = max(offset for offset in self.checkpoints)
