@@ -187,7 +187,7 @@ def test_a_sync_that_fails_once_takes_the_write_back(
         assert again.produce("orders", batch(b"1", producer=producer, sequence=0)).base_offset == 1
 
 
-@pytest.mark.xfail(strict=True, reason="PartitionLog._repair closes its files before it knows that it can open new ones")
+@pytest.mark.xfail(strict=True, reason="PartitionLog._repair closes its files before it knows it can open new ones")
 def test_readers_go_on_while_syncs_fail(client: RawClient, faults: FaultyDisk) -> None:
     faults.fail_syncs("orders-0")
     for _ in range(3):

@@ -68,7 +68,7 @@ def write(client: RawClient, written: list[Written], dice: random.Random) -> Non
             first = len(own.records)
             fresh = [
                 Record(
-                    offset=first + at,
+                    offset=at,
                     timestamp=start + dice.randrange(900_000),  # in any order
                     key=dice.choice((None, b"key%d" % at)),
                     value=b"value %d" % (first + at) + b"v" * dice.randrange(80),
@@ -78,14 +78,14 @@ def write(client: RawClient, written: list[Written], dice: random.Random) -> Non
             ]
             records = build_batch(
                 fresh,
-                base_offset=first,
+                base_offset=0,
                 codec=partition,
                 producer_id=own.producer[0],
                 producer_epoch=own.producer[1],
                 base_sequence=first,
             )
             assert client.produce("dumped", records, partition=partition).base_offset == first
-            own.records += fresh
+            own.records += [record._replace(offset=first + record.offset) for record in fresh]
 
 
 @pytest.fixture(scope="module")

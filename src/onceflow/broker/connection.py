@@ -16,17 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, cast
 
 from onceflow.broker import handlers
 from onceflow.broker.deferred import Answer, Deferred
-from onceflow.errors import MalformedMessage
+from onceflow.errors import MalformedMessage, StorageError
+from onceflow.log.files import FileSlice
 from onceflow.wire.codec import RequestHeader, encode_parts, read_request_header, response_header
+from onceflow.wire.schema import Buffer
 
 if TYPE_CHECKING:
     from onceflow.broker.node import Node
@@ -43,7 +46,6 @@ WRITE_BUFFER_HIGH: Final = 1 << 20
 PENDING_MAX: Final = 256
 """Answers in waiting per connection; clients keep a handful of requests in flight."""
 
-Buffers = Sequence[bytes | bytearray | memoryview]
 
 _LENGTH: Final = struct.Struct(">i")
 
@@ -61,6 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._reading_paused = False
         self._stopping = False
+        self._fd = -1
         self._transport: asyncio.Transport | None = None
         self.last_active = 0.0
 
@@ -71,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = time.monotonic()
         sock = transport.get_extra_info("socket")
         if sock is not None:
+            self._fd = sock.fileno()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         self._open.add(self)
@@ -238,11 +242,56 @@ class Connection(asyncio.BufferedProtocol):
             logger.exception("An answer could not be encoded; its connection is closed.")
             self.close()
             return
-        length = len(head) + sum(map(len, parts))
-        if length < 16384:
-            self._transport.write(b"".join([_LENGTH.pack(length), head, *parts]))
+        parts = [_LENGTH.pack(len(head) + sum(map(len, parts))), head, *parts]
+        if any(isinstance(part, FileSlice) for part in parts):
+            self._send_files(_joined(parts))
         else:
-            self._transport.writelines([_LENGTH.pack(length), head, *parts])
+            self._transport.write(b"".join(parts))
+
+    def _send_files(self, parts: list[bytes | FileSlice]) -> None:
+        """Send parts of files past our memory, as far as the socket takes them now; the rest through the transport."""
+        assert self._transport is not None
+        at = sent = 0
+        try:
+            if self._transport.get_write_buffer_size() == 0:
+                at, sent = self._send_now(parts)
+            rest = [
+                part.read(sent if i == 0 else 0) if isinstance(part, FileSlice) else part[sent if i == 0 else 0 :]
+                for i, part in enumerate(parts[at:])
+            ]
+        except (StorageError, OSError) as error:  # the segment was removed meanwhile, or the client is gone
+            logger.info("A connection was closed in the middle of an answer: %s", error)
+            self._transport.abort()
+            return
+        if rest:
+            self._transport.writelines(rest)
+
+    def _send_now(self, parts: list[bytes | FileSlice]) -> tuple[int, int]:
+        """Returns how far it got: the first part that is not sent entirely, and how much of it is."""
+        for at, part in enumerate(parts):
+            sent = 0
+            while sent < len(part):
+                try:
+                    count = (
+                        part.send(self._fd, sent) if isinstance(part, FileSlice) else os.write(self._fd, part[sent:])
+                    )
+                except BlockingIOError:
+                    count = 0
+                if count == 0:
+                    return at, sent
+                sent += count
+        return len(parts), 0
+
+
+def _joined(parts: list[Buffer]) -> list[bytes | FileSlice]:
+    """The same bytes in fewer parts: all between two slices of files as one."""
+    joined: list[bytes | FileSlice] = []
+    for is_file, group in groupby(parts, lambda part: isinstance(part, FileSlice)):
+        if is_file:
+            joined += cast(list[FileSlice], list(group))
+        else:
+            joined.append(b"".join(group))
+    return joined
 
 
 class _Slot:

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from onceflow.errors import StorageError
 
-__all__ = ["Buffer", "File", "FileSystem", "RealFileSystem"]
+__all__ = ["Buffer", "File", "FileSlice", "FileSystem", "RealFileSystem"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -43,9 +43,37 @@ class File(Protocol):
 
     def append(self, data: Buffer) -> None: ...
     def read(self, at: int, size: int) -> bytes: ...
+    def send(self, socket: int, at: int, size: int) -> int:
+        """Send bytes to a socket that does not block, as many as it takes now: possibly none."""
+        ...
+
     def sync(self) -> None: ...
     def truncate(self, size: int) -> None: ...
     def close(self) -> None: ...
+
+
+class FileSlice:
+    """Bytes of a file that are to be sent. They are read, or sent past our memory, when their turn comes."""
+
+    __slots__ = ("at", "file", "size")
+
+    def __init__(self, file: File, at: int, size: int) -> None:
+        self.file = file
+        self.at = at
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self, start: int = 0) -> bytes:
+        """The bytes from `start` on, all of them: whoever announced `size` bytes must not send fewer."""
+        data = self.file.read(self.at + start, self.size - start)
+        if len(data) != self.size - start:
+            raise StorageError(f"{self.file.path} was cut while a part of it was on its way to a reader.")
+        return data
+
+    def send(self, socket: int, start: int) -> int:
+        return self.file.send(socket, self.at + start, self.size - start)
 
 
 class FileSystem(Protocol):
@@ -103,6 +131,12 @@ class RealFile:
             return os.pread(self._fd, max(0, min(size, self.size - at)), at)
         except OSError as error:
             raise _sentence("read", self.path, error) from error
+
+    def send(self, socket: int, at: int, size: int) -> int:
+        try:
+            return os.sendfile(socket, self._fd, at, size)
+        except BlockingIOError:
+            return 0
 
     def sync(self) -> None:
         if self.lost_pages:

@@ -13,6 +13,7 @@ failed sync dropped count as waiting again for the next process.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -311,6 +312,12 @@ class MemoryFile:
     def read(self, at: int, size: int) -> bytes:
         self._check_open("read")
         return bytes(self._inode.data[at : min(at + size, self.size)])
+
+    def send(self, socket: int, at: int, size: int) -> int:
+        try:
+            return os.write(socket, self.read(at, size))
+        except BlockingIOError:
+            return 0
 
     def sync(self) -> None:
         self._check_open("flush")

@@ -20,14 +20,16 @@ from __future__ import annotations
 import logging
 import random
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from onceflow.clock import Clock
 from onceflow.config import TopicConfig
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
-from onceflow.log.files import File, FileSystem
+from onceflow.log.files import File, FileSlice, FileSystem
 from onceflow.log.recovery import SNAPSHOT_SUFFIX, Recovered, recover, snapshots
 from onceflow.log.segment import Segment, file_name
 from onceflow.wire.batch import (
@@ -345,6 +347,11 @@ class PartitionLog:
     # Reading
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> bytes:
+        """What `slice` finds, as bytes."""
+        found = self.slice(offset, max_bytes, at_least_one=at_least_one)
+        return found.read() if found is not None else b""
+
+    def slice(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> FileSlice | None:
         """Batches from the one that holds `offset`, up to the high watermark, cut at `max_bytes` wherever that falls.
 
         With `at_least_one` the first batch comes whole even if it is larger.
@@ -355,7 +362,7 @@ class PartitionLog:
                 f"Offset {offset} is not in {self.start_offset}..{self.end_offset}.",
             )
         if offset >= self.high_watermark:
-            return b""
+            return None
         for segment, end in self._readable_from(offset):
             found = segment.locate(offset, end)
             if found is None:
@@ -364,10 +371,10 @@ class PartitionLog:
             wanted = min(end - position, max_bytes)
             if wanted < first.size:
                 if not at_least_one:
-                    return b""
+                    return None
                 wanted = first.size
-            return segment.log.read(position, wanted)
-        return b""
+            return FileSlice(segment.log, position, wanted)
+        return None
 
     def bytes_after(self, offset: int) -> int:
         """About how many bytes a read at `offset` could return; exact enough for a long poll's min_bytes."""
@@ -383,16 +390,14 @@ class PartitionLog:
                 available += end
         return available
 
-    def _readable_from(self, offset: int) -> list[tuple[Segment, int]]:
+    def _readable_from(self, offset: int) -> Iterator[tuple[Segment, int]]:
         """Segments from the one that may hold `offset`, each with the position up to which it may be read."""
         hw_base = self._hw_segment.base_offset
         at = max(0, bisect_right(self._bases, offset) - 1)
-        readable = []
-        for segment in self.segments[at:]:
+        for segment in islice(self.segments, at, None):
             if segment.base_offset > hw_base:
-                break
-            readable.append((segment, self._hw_position if segment is self._hw_segment else segment.size))
-        return readable
+                return
+            yield segment, self._hw_position if segment is self._hw_segment else segment.size
 
     # Finding by time
 

@@ -1,13 +1,13 @@
 """Fetch (1), v4-17: record batches out of logs, with a long poll.
 
-- Served as stored, from the batch that holds the offset; a batch may be cut at the end, as Kafka does, except the
-  first one.
+- Served as stored, by `sendfile` where there is much, from the batch that holds the offset; a batch may be cut at the
+  end, as Kafka does, except the first one.
 - `max_bytes` bounds the answer, `partition_max_bytes` each partition; the first non-empty partition gives at least
   one batch.
 - Waits up to `max_wait_ms` for `min_bytes`, and answers at once if a partition has an error.
 - Reads end at the high watermark; with isolation read_committed at the last stable offset.
 - Fetch sessions (KIP-227) are refused the way a full session cache refuses: session id 0 in the answer, so clients
-  send their full list each time; 70 for an id that we cannot have given.
+  send their full list each time; 70 for a session that goes on, which we cannot have given.
 - v13 and newer name topics by id (KIP-516).
 
 Left out: follower fetches, tiered storage.
@@ -16,13 +16,14 @@ Left out: follower fetches, tiered storage.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, cast
 
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.partition import Partition
 from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
+from onceflow.log.files import FileSlice
 from onceflow.log.partition import LEADER_EPOCH
 from onceflow.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -32,13 +33,18 @@ from onceflow.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from onceflow.wire.schema import Buffer
 
 TOPIC_IDS_FROM_VERSION: Final = 13
 READ_COMMITTED: Final = 1
+NEW_SESSION: Final = 0
+"""This epoch asks for a session, -1 for none; a larger one goes on with a session, and we have given none."""
+SENT_FROM_FILE: Final = 32 * 1024
+"""Records from this size on go from the file to the socket inside the kernel."""
 
 
 def handle(node: Node, context: Context, request: FetchRequest) -> FetchResponse | Deferred:
-    if request.session_id != 0 and request.session_epoch != -1:
+    if request.session_epoch > NEW_SESSION:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     if request.min_bytes < 0 or request.max_wait_ms < 0:
         raise MalformedMessage("A fetch asks to wait for a negative number of bytes or milliseconds.")
@@ -103,10 +109,13 @@ class _Fetch:
         if entry.current_leader_epoch > LEADER_EPOCH:
             raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         self.partitions.append((partition, entry.fetch_offset))
-        records = b""
+        records: FileSlice | bytes = b""
         if left > 0 or first:
             try:
-                records = log.read(entry.fetch_offset, max(0, min(left, entry.partition_max_bytes)), at_least_one=first)
+                room = max(0, min(left, entry.partition_max_bytes))
+                found = log.slice(entry.fetch_offset, room, at_least_one=first)
+                if found is not None:
+                    records = found if found.size >= SENT_FROM_FILE else found.read()
             except StorageError as error:
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return PartitionData(
@@ -115,7 +124,7 @@ class _Fetch:
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.start_offset,
             aborted_transactions=[] if self._request.isolation_level == READ_COMMITTED else None,
-            records=records,
+            records=cast(Buffer, records),  # the codec asks a slice for its length and passes it on
         )
 
     # The long poll

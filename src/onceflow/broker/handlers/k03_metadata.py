@@ -50,7 +50,7 @@ def handle(node: Node, context: Context, request: MetadataRequest) -> MetadataRe
 
 
 def _find(node: Node, asked: MetadataRequestTopic, may_create: bool) -> MetadataResponseTopic:
-    if asked.name is None:
+    if asked.topic_id is not None or asked.name is None:
         topic = node.topics.by_id(asked.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=asked.topic_id)
