@@ -234,14 +234,12 @@ def test_a_session_insists_on_its_epoch(wire: Wire, topic: str) -> None:
     assert session.next(epoch=7).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-@no_sessions
 def test_a_session_that_forgot_its_last_partition_is_gone(wire: Wire, topic: str) -> None:
     session = Session(wire, topic, offset=0)
     assert session.next(forget=True).session_id == 0
     assert session.next().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-@no_sessions
 def test_a_closed_session_is_gone(wire: Wire, topic: str) -> None:
     session = Session(wire, topic, offset=0)
     assert session.next(epoch=NO_SESSION).error_code == ErrorCode.NONE
