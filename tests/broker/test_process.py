@@ -63,8 +63,7 @@ def test_port_0_picks_a_free_port_and_tells_it_to_clients(tmp_path: Path) -> Non
         assert (node.host, node.port) == ("127.0.0.1", broker.port)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("durability", ["fsync", "os"])
+@pytest.mark.parametrize(("number", "durability"), [(signal.SIGTERM, "fsync"), (signal.SIGINT, "os")])
 def test_a_signal_stops_it_cleanly_with_clients_connected(
     tmp_path: Path, number: signal.Signals, durability: str
 ) -> None:
@@ -136,13 +135,11 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     ("options", "words"),
     [
         (["--set", "log.retention.msec=5"], ["log.retention.msec", "Did you mean log.retention.ms?"]),
-        (["--set", "log.segment.bytes=many"], ["many", "log.segment.bytes", "whole number"]),
         (["--set", "log.segment.bytes=1"], ["1", "log.segment.bytes", "at least 14"]),
         (["--set", "auto.create.topics.enable=yes"], ["yes", "true or false"]),
         (["--set", "num.partitions"], ["num.partitions", "name=value"]),
         (["--set", "advertised.listeners=nonsense"], ["advertised.listeners", "PLAINTEXT://HOST:PORT"]),
         (["--listen", "9092"], ["--listen", "HOST:PORT", "9092"]),
-        (["--listen", "127.0.0.1:port"], ["--listen", "HOST:PORT"]),
         (["--listen", "127.0.0.1:65536"], ["--listen", "HOST:PORT"]),
         (["--listen", "no-such-host.invalid:0"], ["no-such-host.invalid"]),
         (["--listen", "203.0.113.7:0"], ["203.0.113.7", "Cannot"]),
@@ -201,7 +198,6 @@ def used_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("producer-ids.json", b"not json"),
         ("producer-ids.json", b'{"next": "soon"}'),
         ("topics/orders.json", b'{"id": "'),
-        ("topics/orders.json", b"[]"),
         ("topics/orders.json", b'{"id": "no id", "partitions": 1, "config": {}}'),
         ("topics/orders.json", b'{"id": "%s", "partitions": "x", "config": {}}' % UUID),
         ("topics/orders.json", b'{"id": "%s", "partitions": 1, "config": {"no.such.setting": "1"}}' % UUID),

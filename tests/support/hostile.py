@@ -128,7 +128,7 @@ class Mutator:
         self._frames = frames
         self._dice = dice
         self._ways = [
-            (30, self._as_it_is),
+            (40, self._as_it_is),
             (25, self._flip_in_body),
             (8, self._flip_anywhere),
             (12, self._absurd_number),

@@ -157,6 +157,7 @@ class Node:
         """Leave every log with a checkpoint, so that the next start has nothing to read."""
         self.cleaner.pace.stop()
         self.cleaner_thread.shutdown(wait=True)
+        self.cleaner.close_retired()
         self.disk_thread.shutdown(wait=True)
         for partition in self.topics.partitions():
             self._close(partition.log)

@@ -62,7 +62,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from onceflow.config import LONG_MAX
+from onceflow.config import LONG_MAX, TopicConfig
 from onceflow.errors import CorruptLog, MalformedMessage, OnceflowError, StorageError
 from onceflow.log.files import File, FileSystem
 from onceflow.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment, file_name
@@ -192,6 +192,8 @@ class Cleaner:
         self._keys_max = keys_max
         self.pace = pace or Pace()
         self._cleaned_offsets: WeakKeyDictionary[PartitionLog, int] = WeakKeyDictionary()
+        self._retired: list[Segment] = []
+        """Replaced, but perhaps still on their way to a reader (`FileSlice`); closed when we look for work again."""
         self._blocked: WeakSet[PartitionLog] = WeakSet()
         """Logs not to be touched again before a restart (Kafka: uncleanable partitions).
 
@@ -203,6 +205,7 @@ class Cleaner:
 
     def due(self, logs: Iterable[PartitionLog], now_ms: int) -> list[PartitionLog]:
         """The logs to clean now, the dirtiest first."""
+        self.close_retired()
         found = []
         for log in logs:
             if not log.config.compact or log.closed:
@@ -217,6 +220,11 @@ class Cleaner:
                 found.append((job.dirty_ratio, log))
         found.sort(key=lambda entry: entry[0], reverse=True)
         return [log for _, log in found]
+
+    def close_retired(self) -> None:
+        """Close the files of segments that were replaced."""
+        while self._retired:
+            self._retired.pop().close()
 
     def _look(self, log: PartitionLog, now_ms: int) -> _Job | None:
         """What could be cleaned; None if nothing is dirty. Kafka: `LogCleanerManager.cleanableOffsets`."""
@@ -286,8 +294,10 @@ class Cleaner:
             latest, mapped_to = yield from _in_thread(lambda: self._latest_offsets(dirty, job.dirty_from))  # noqa: B023
             job.check()
             survivors = _Survivors(latest, mapped_to, now_ms, log.config.delete_retention_ms, remembered)
-            for group in _grouped([part for part in job.parts if part.segment.base_offset < mapped_to], log):
-                yield from self._replace(job, group, survivors)
+            left = [part for part in job.parts if part.segment.base_offset < mapped_to]
+            while left:
+                taken = yield from self._replace(job, left, survivors)
+                left = left[taken:]
             job.dirty_from = mapped_to
             yield from self._save_cleaned_offset(job)
 
@@ -308,38 +318,37 @@ class Cleaner:
                     return latest, header.last_offset + 1
         return latest, dirty[-1].end_offset
 
-    def _replace(self, job: _Job, group: list[_Part], survivors: _Survivors) -> Steps[None]:
-        """Put one cleaned segment in the place of some: steps 0 to 7 above."""
+    def _replace(self, job: _Job, parts: list[_Part], survivors: _Survivors) -> Steps[int]:
+        """Put one cleaned segment in the place of the first few: steps 0 to 7 above. Returns how many those are."""
         log, directory = job.log, job.log.directory
 
         def sync_names() -> Steps[None]:
             yield from _in_thread(lambda: self._files.sync_directory(directory))
 
-        old = [part.segment for part in group]
-        base_offset = old[0].base_offset
-        marker = directory / f"{base_offset:020d}-{group[-1].end_offset:020d}{MARKER_SUFFIX}"
-
+        first = parts[0].segment
         yield from sync_names()  # 0
         job.check()
-        draft = _Draft(self._files, directory, base_offset, log.config.index_interval_bytes)  # 1
+        draft = _Draft(self._files, directory, first.base_offset, log.config)  # 1
         try:
             try:
-                changed = yield from _in_thread(lambda: draft.write(old, survivors, self.pace))  # 2
+                taken, changed = yield from _in_thread(lambda: draft.write(parts, survivors, self.pace))  # 2
                 job.check()
-                if not changed and len(old) == 1:
+                if not changed:
                     draft.remove()
-                    return
+                    return taken
                 yield from sync_names()
                 job.check()
             except (StorageError, CorruptLog, MalformedMessage, _SegmentsAreGone):
                 if not log.closed:
                     draft.remove()
                 raise
+            group = parts[:taken]
+            marker = directory / f"{first.base_offset:020d}-{group[-1].end_offset:020d}{MARKER_SUFFIX}"
             try:
                 self._files.open(marker).close()  # 3
                 yield from sync_names()  # 4
                 job.check()
-                self._files.rename(draft.path(LOG_SUFFIX), old[0].path(LOG_SUFFIX))  # 5
+                self._files.rename(draft.path(LOG_SUFFIX), first.path(LOG_SUFFIX))  # 5
             except (StorageError, _SegmentsAreGone):
                 if not log.closed:
                     yield from self._take_back(log, marker, draft)
@@ -348,6 +357,7 @@ class Cleaner:
         finally:
             draft.close()
         yield from self._complete(job, group, draft.segment, marker)
+        return taken
 
     def _take_back(self, log: PartitionLog, marker: Path, draft: _Draft) -> Steps[None]:
         """Undo step 3. If that fails too, the next start goes forwards or backwards, as it finds the marker or not."""
@@ -366,6 +376,7 @@ class Cleaner:
         old = [part.segment for part in group]
         new.log.path = new.path(LOG_SUFFIX)
         log.replace_segments(old, new)
+        self._retired += old
         at = job.parts.index(group[0])
         job.parts[at : at + len(group)] = [_Part(new, group[-1].end_offset)]
         try:
@@ -448,10 +459,10 @@ class _Survivors:
 class _Draft:
     """A cleaned segment in the making: three open files named *.cleaned. Made and closed on the loop's thread."""
 
-    def __init__(self, files: FileSystem, directory: Path, base_offset: int, index_interval: int) -> None:
+    def __init__(self, files: FileSystem, directory: Path, base_offset: int, config: TopicConfig) -> None:
         self._files = files
         self._base = directory / file_name(base_offset, "")
-        self._index_interval = index_interval
+        self._config = config
         self._open: list[File] = []
         self.is_adopted = False
         """The log's file is now that of a segment in use."""
@@ -466,21 +477,24 @@ class _Draft:
     def path(self, suffix: str) -> Path:
         return _cleaned(self._base.with_name(self._base.name + suffix))
 
-    def write(self, old: list[Segment], survivors: _Survivors, pace: Pace) -> bool:
-        """Write what survives of the old segments and sync it; whether that is less than there was. [thread]"""
+    def write(self, parts: list[_Part], survivors: _Survivors, pace: Pace) -> tuple[int, bool]:
+        """Write and sync what survives of the first few segments, as many as fit. [thread]
+
+        Returns how many, and whether anything would change.
+        """
         for file in self._open:
             if file.size:  # left behind by an attempt that failed
                 file.truncate(0)
         segment = self.segment
         segment.start_indexes()
         waiting = bytearray()
-        position = 0
+        position = taken = 0
         changed = False
         last, last_stays = None, True
 
         def add(batch: bytes, header: BatchHeader) -> None:
             nonlocal position
-            interval = self._index_interval if position <= INDEXED_POSITION_MAX else LONG_MAX
+            interval = self._config.index_interval_bytes if position <= INDEXED_POSITION_MAX else LONG_MAX
             segment.note(position, len(batch), header.last_offset, header.max_timestamp, interval)
             position += len(batch)
             waiting.extend(batch)
@@ -488,10 +502,13 @@ class _Draft:
                 segment.log.append(waiting)
                 waiting.clear()
 
-        for source in old:
-            for _, header, batch in source.batches():
+        for part in parts:
+            if taken and not self._has_room_for(part, position):
+                break
+            taken += 1
+            for _, header, batch in part.segment.batches():
                 pace()
-                _check(source, header, batch)
+                _check(part.segment, header, batch)
                 survivor = survivors.of(header, batch)
                 last, last_stays = header, bool(survivor)
                 if survivor is batch:
@@ -507,10 +524,20 @@ class _Draft:
             segment.time_index.add(segment.max_timestamp, segment.max_timestamp_offset)
         self._open[1].append(segment.offset_index.to_bytes())
         self._open[2].append(segment.time_index.to_bytes())
-        if changed or len(old) > 1:
+        changed = changed or taken > 1
+        if changed:
             for file in self._open:
                 file.sync()
-        return changed
+        return taken, changed
+
+    def _has_room_for(self, part: _Part, size: int) -> bool:
+        """Whether a segment fits in here too, even if all of it stays.
+
+        Kafka (`groupSegmentsBySize`) asks before cleaning, and needs several rounds to make one of many that have little
+        left.
+        """
+        fits = size == 0 or size + part.segment.size <= self._config.segment_bytes
+        return fits and part.end_offset - 1 - self.segment.base_offset <= RELATIVE_OFFSET_MAX
 
     def remove(self) -> None:
         for suffix in _SUFFIXES:
@@ -533,24 +560,6 @@ def _check(segment: Segment, header: BatchHeader, batch: bytes) -> None:
     """Damage must not spread into what is written anew, nor decide what else may go."""
     if checksum(batch) != header.crc:
         raise CorruptLog(f"A batch of {segment.log.path} at offset {header.base_offset} fails its checksum.")
-
-
-def _grouped(parts: list[_Part], log: PartitionLog) -> list[list[_Part]]:
-    """Neighbours that may become one segment. Kafka: `Cleaner.groupSegmentsBySize`."""
-    groups: list[list[_Part]] = []
-    size = 0
-    for part in parts:
-        if (
-            groups
-            and size + part.segment.size <= log.config.segment_bytes
-            and part.end_offset - 1 - groups[-1][0].segment.base_offset <= RELATIVE_OFFSET_MAX
-        ):
-            groups[-1].append(part)
-            size += part.segment.size
-        else:
-            groups.append([part])
-            size = part.segment.size
-    return groups
 
 
 def _roll_if_overdue(log: PartitionLog, now_ms: int) -> None:

@@ -141,6 +141,8 @@ class RealFile:
     def sync(self) -> None:
         if self.lost_pages:
             raise StorageError(f"An earlier flush of {self.path} failed.")
+        if self._fd < 0:  # closed meanwhile by the loop's thread: `os.fdatasync` would raise ValueError
+            raise StorageError(f"Could not flush {self.path}: Bad file descriptor.")
         try:
             os.fdatasync(self._fd)
         except OSError as error:

@@ -354,7 +354,9 @@ class PartitionLog:
     def slice(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> FileSlice | None:
         """Batches from the one that holds `offset`, up to the high watermark, cut at `max_bytes` wherever that falls.
 
-        With `at_least_one` the first batch comes whole even if it is larger.
+        With `at_least_one` the first batch comes whole even if it is larger. Batches that compaction left without
+        records are passed over, unless nothing else follows: librdkafka takes an answer without a single record for
+        one that was cut too short, and after ten of them reports an error.
         """
         if not self.start_offset <= offset <= self.end_offset:
             raise ProtocolError(
@@ -363,18 +365,19 @@ class PartitionLog:
             )
         if offset >= self.high_watermark:
             return None
+        empty = None
         for segment, end in self._readable_from(offset):
-            found = segment.locate(offset, end)
-            if found is None:
-                continue
-            position, first = found
-            wanted = min(end - position, max_bytes)
-            if wanted < first.size:
-                if not at_least_one:
-                    return None
-                wanted = first.size
-            return FileSlice(segment.log, position, wanted)
-        return None
+            for position, first in segment.headers_from(offset, end):
+                if not first.count:
+                    empty = FileSlice(segment.log, position, first.size)
+                    continue
+                wanted = min(end - position, max_bytes)
+                if wanted < first.size:
+                    if not at_least_one:
+                        return None
+                    wanted = first.size
+                return FileSlice(segment.log, position, wanted)
+        return empty
 
     def bytes_after(self, offset: int) -> int:
         """About how many bytes a read at `offset` could return; exact enough for a long poll's min_bytes."""
@@ -497,9 +500,9 @@ class PartitionLog:
         return settled
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
-        """Put a compacted segment in the place of the settled ones it was made from, and close those.
+        """Put a compacted segment in the place of the settled ones it was made from.
 
-        Their names on disk are the business of `log.compaction`.
+        Their names on disk, and closing them, are the business of `log.compaction`.
         """
         at = self.segments.index(old[0])
         assert self.segments[at : at + len(old)] == old
@@ -507,8 +510,6 @@ class PartitionLog:
         self._bases = [segment.base_offset for segment in self.segments]
         if self._hw_segment in old:  # it stood at the end of the last one
             self._set_high_watermark(new, new.size, self.high_watermark)
-        for segment in old:
-            segment.close()
 
     def _read_start_offset(self) -> int:
         path = self.directory / START_FILE

@@ -186,9 +186,7 @@ class _Scan:
     def _position_of_checkpoint(self, at: int, checkpoint: int) -> int:
         """Where in its segment the first batch at or after the checkpoint stands; the indexes know all before it."""
         segment = self.segments[at]
-        # Otherwise the end of the segment may have been compacted away, or what came after it lay before the log start
-        # and was freed.
-        must_reach = at + 1 == len(self.segments) and checkpoint > self.start_offset
+        must_reach = checkpoint > self.start_offset  # otherwise what came in between may have been freed
         if segment.load_indexes():
             try:
                 start = segment.offset_index.position_for(checkpoint - 1)

@@ -173,10 +173,13 @@ class Segment:
 
     def locate(self, offset: int, end: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch that ends at or after `offset`, before position `end`."""
+        return next(self.headers_from(offset, end), None)
+
+    def headers_from(self, offset: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch that ends at or after `offset`, before position `end`."""
         for position, header in self.headers(self.offset_index.position_for(offset), end, peek=True):
             if header.last_offset >= offset:
-                return position, header
-        return None
+                yield position, header
 
     @property
     def newest(self) -> tuple[int, int]:

@@ -91,6 +91,7 @@ def read_all(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:
     offset = log.start_offset
     while offset < log.high_watermark:
         data = log.read(offset, 1 << 20)
+        assert data, f"nothing at {offset}, below {log.high_watermark}"
         for header, batch in batches(data):
             found.append((header, bytes(batch)))
             offset = header.last_offset + 1

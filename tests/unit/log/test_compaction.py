@@ -150,6 +150,10 @@ class Shop:
                 yield header, bytes(batch)
                 offset = header.last_offset + 1
 
+    def stored(self) -> list[tuple[BatchHeader, bytes]]:
+        """All batches, also those that no reader is shown."""
+        return [(header, batch) for segment in self.log.segments for _, header, batch in segment.batches()]
+
     def records(self) -> list[Record]:
         return [
             record
@@ -357,15 +361,16 @@ def test_nothing_above_the_noted_range_is_touched() -> None:
 
 
 def test_the_last_batch_of_a_file_stays_without_records() -> None:
-    shop = Shop(segment_bytes=150)
-    shop.segment(("a", "1"), ("a", "2"))
-    shop.segment(("a", "3"))
+    shop = Shop()
+    shop.segment(("a", "1"), ("a", None))
     shop.compact()
-    (first, _), (second, _) = shop.batches()
-    assert (first.count, first.base_offset, first.last_offset) == (0, 0, 1)
-    assert second.count == 1
-    assert first.max_timestamp == shop.written[1].timestamp
-    shop.check()
+    shop.clock.advance(DAY_MS)
+    shop.segment((None, "x"), (None, "y"), unchecked=True)
+    shop.compact()
+    ((last, _),) = shop.batches()
+    assert (last.count, last.base_offset, last.last_offset) == (0, 2, 3)
+    assert last.max_timestamp == shop.written[3].timestamp
+    shop.check_files()
 
 
 def test_the_last_five_batches_of_a_producer_stay_without_records() -> None:
@@ -374,10 +379,33 @@ def test_the_last_five_batches_of_a_producer_stay_without_records() -> None:
         shop.write(("a", str(number)), ("a", "again"), producer_id=3)
     shop.segment(("a", "end"))
     shop.compact()
-    found = [header for header, _ in shop.batches()]
+    found = [header for header, _ in shop.stored()]
     assert [header.base_offset for header in found] == [8, 10, 12, 14, 16, 18]
     assert [header.base_sequence for header in found] == [8, 10, 12, 14, 16, -1]
     assert [header.count for header in found] == [0, 0, 0, 0, 0, 1]
+
+
+def test_a_reader_is_spared_batches_without_records_unless_nothing_else_is_left() -> None:
+    shop = Shop()
+    for number in range(6):
+        shop.write(("a", str(number)), ("b", "x"), producer_id=3)
+    shop.segment(("a", "end"))
+    shop.compact()
+    assert [(header.base_offset, header.count) for header, _ in shop.stored()][:2] == [(2, 0), (4, 0)]
+    for offset in range(11):
+        assert next(batches(shop.log.read(offset, 1000)))[0].base_offset == 10
+    shop.write(("a", None), producer_id=3)
+    shop.write(("b", None), producer_id=3)
+    shop.roll()
+    shop.compact()
+    shop.clock.advance(DAY_MS)
+    shop.segment((None, "x"), unchecked=True)
+    shop.compact()
+    assert not any(header.count for header, _ in shop.stored())
+    for offset in range(shop.log.end_offset):
+        ((only, _),) = batches(shop.log.read(offset, 1000))
+        assert only.last_offset == shop.log.end_offset - 1
+    assert shop.log.read(shop.log.end_offset, 1000) == b""
 
 
 def remembered(log: PartitionLog) -> dict[int, Any]:
@@ -634,8 +662,8 @@ def test_retention_goes_on_where_compaction_was(monkeypatch: pytest.MonkeyPatch)
 
 
 def furnished() -> Shop:
-    """Values, tombstones of two ages, a producer, and several groups of segments, one of them already clean."""
-    shop = Shop(segment_bytes=450)
+    """Values, tombstones of two ages, a producer, and segments that become three: two merged, one untouched."""
+    shop = Shop(segment_bytes=200)
     shop.segment(("a", "1"), ("b", "1"), ("dead", "1"))
     shop.segment(("dead", None), ("c", "1"), producer_id=1)
     shop.compact()

@@ -394,7 +394,9 @@ class Machine:
     def die(self, a: int, b: int) -> None:
         """`kill -9`, or loss of power; and the next process may die while it starts."""
         kill = everything = a % 2 == 0
-        doomed = b % 4 == 0 and (self.fsync or kill)  # without `fsync`, nobody promises anything for two losses of power
+        doomed = b % 4 == 0 and (
+            self.fsync or kill
+        )  # without `fsync`, nobody promises anything for two losses of power
         while True:
             self.files = self.files.kill() if kill else self.files.crash(random.Random(a * 256 + b))
             everything = everything and kill
@@ -441,7 +443,9 @@ class Machine:
         if not self.fsync and not everything:
             certain = max(offset for offset in self.checkpoints)
         elif everything and not self.takes_back:
-            certain = self.end if in_doubt is None else max(certain, self.batches[-2].last + 1 if self.batches[1:] else 0)
+            certain = (
+                self.end if in_doubt is None else max(certain, self.batches[-2].last + 1 if self.batches[1:] else 0)
+            )
         assert log.end_offset >= certain, f"lost: ends at {log.end_offset}, {certain} was certain"
         self.takes_back = False
         before = self.batches
