@@ -308,7 +308,8 @@ class Cleaner:
             for _, header, batch in part.segment.batches():
                 self.pace()
                 # TRANSACTIONS: once it is known which were committed, the records of those belong in here.
-                if header.base_offset < dirty_from or header.is_control or header.is_transactional:
+                # The range begins with a batch, or inside one, where DeleteRecords moved the start of the log to.
+                if header.last_offset < dirty_from or header.is_control or header.is_transactional:
                     continue
                 _check(part.segment, header, batch)
                 for _, _, offset, key, _ in spans(header, unpacked(header, batch, UNPACKED_BYTES_MAX)):
@@ -533,8 +534,7 @@ class _Draft:
     def _has_room_for(self, part: _Part, size: int) -> bool:
         """Whether a segment fits in here too, even if all of it stays.
 
-        Kafka (`groupSegmentsBySize`) asks before cleaning, and needs several rounds to make one of many that have little
-        left.
+        Kafka (`groupSegmentsBySize`) asks before cleaning, and needs several rounds to make one of many small ones.
         """
         fits = size == 0 or size + part.segment.size <= self._config.segment_bytes
         return fits and part.end_offset - 1 - self.segment.base_offset <= RELATIVE_OFFSET_MAX

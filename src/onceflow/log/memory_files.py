@@ -190,6 +190,8 @@ class MemoryFileSystem:
         except StorageError:
             self.remove(temporary)
             raise
+        finally:
+            file.close()
         self.sync_directory(path.parent)
 
     def rename(self, old: Path, new: Path) -> None:

@@ -279,18 +279,28 @@ class PartitionLog:
         for offset in snapshots(self._files, self.directory):
             if offset > self.high_watermark:
                 self._files.remove(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
-        for segment in [s for s in self.segments if s.base_offset > keep.base_offset]:
-            segment.delete()
-            self.segments.remove(segment)
-        for segment in self.segments:
-            segment.close()
+        while self.segments[-1].base_offset > keep.base_offset:
+            self.segments[-1].delete()
+            self._bases.pop()
+            self.segments.pop()
         fresh = self._files.open(keep.log.path)  # the old one remembers that it failed
-        fresh.truncate(self._hw_position)
-        fresh.sync()
-        fresh.close()
+        try:
+            fresh.truncate(self._hw_position)
+            fresh.sync()
+        finally:
+            fresh.close()
         self._files.sync_directory(self.directory)
         high_watermark = self.high_watermark
-        self._open()
+        before = self.segments  # readers go on with these, should opening them anew fail
+        try:
+            self._open()
+        except StorageError:
+            self._needs_repair = True
+            raise
+        finally:
+            if self.segments is not before:
+                for segment in before:
+                    segment.close()
         assert self.end_offset == high_watermark
         logger.warning("%s was cut back to offset %d, the last one on disk.", self.directory, high_watermark)
 
@@ -321,8 +331,9 @@ class PartitionLog:
         if self.closed:
             return
         self._checkpoint_offset = checkpoint.offset
-        for segment in checkpoint.segments:
-            if segment is not self.active and segment in self._unsaved:
+        # All but the one that was active then, which has grown since: its last entries are not saved yet.
+        for segment in checkpoint.segments[:-1]:
+            if segment in self._unsaved:
                 self._unsaved.remove(segment)
                 segment.drop_indexes()
         for old in snapshots(self._files, self.directory)[:-KEPT_SNAPSHOTS]:
@@ -423,14 +434,20 @@ class PartitionLog:
         best = NOTHING_FOUND
         for segment, end in self._readable_from(self.start_offset):
             timestamp, offset = segment.newest
-            if timestamp <= best.timestamp or offset < self.start_offset:
+            if timestamp <= best.timestamp:
                 continue
             found = segment.locate(offset, end)
-            if found is None:
-                continue
-            for record in read_records(segment.log.read(found[0], found[1].size)):
-                if record.timestamp > best.timestamp:
-                    best = TimestampedOffset(record.timestamp, record.offset)
+            if found is not None and found[1].base_offset >= self.start_offset:
+                candidates = iter((found,))
+            else:  # the newest of the segment is not readable, any more or yet: look at each
+                start = segment.offset_index.position_for(self.start_offset)
+                candidates = segment.headers(start, end, peek=True)
+            for position, header in candidates:
+                if header.max_timestamp <= best.timestamp or header.is_control:
+                    continue
+                for record in read_records(segment.log.read(position, header.size)):
+                    if record.timestamp > best.timestamp and record.offset >= self.start_offset:
+                        best = TimestampedOffset(record.timestamp, record.offset)
         return best
 
     # Letting go of the old

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 class Recovered:
     segments: list[Segment]
     first_unsaved: int
-    """The first of them that was looked at: from here on, more is known of logs and indexes than may be on disk."""
+    """The first of which more is known than may be on disk, of its log or of its indexes; or the last one."""
     producers: ProducerStates
     end_offset: int
     checkpoint: int
@@ -67,7 +67,7 @@ def recover(files: FileSystem, directory: Path, start_offset: int, index_interva
     compaction.finish_interrupted(files, directory)
     bases = offsets_of(files, directory, LOG_SUFFIX)
     checkpoints = snapshots(files, directory)
-    if not bases or (bases[0] > start_offset and not checkpoints):
+    if not bases or (bases[0] > start_offset and bases[0] > max(checkpoints, default=0)):
         bases.insert(0, start_offset)  # a new log, or one of which the name of the first file did not get to disk
     segments: list[Segment] = []
     try:
@@ -110,8 +110,10 @@ class _Scan:
         """
         # The segment with the batch before the checkpoint: its indexes may know more than was left of it.
         first = max((at for at, segment in enumerate(self.segments) if segment.base_offset < checkpoint), default=0)
-        position = self._position_of_checkpoint(first, checkpoint)
+        position, is_saved = self._position_of_checkpoint(first, checkpoint)
         found = Recovered(self.segments, first, producers, checkpoint, checkpoint, 0, 0)
+        if is_saved and position == self.segments[first].size and first + 1 < len(self.segments):
+            found.first_unsaved = first + 1
         for at in range(first, len(self.segments)):
             segment = self.segments[at]
             if at > first:
@@ -140,6 +142,7 @@ class _Scan:
         found.cut_bytes += sum(segment.size for segment in self.segments)
         while self.segments:
             self.segments.pop().delete()
+        self.files.sync_directory(self.directory)
         segment = Segment(self.files, self.directory, self.start_offset)
         segment.start_indexes()
         self.segments.append(segment)
@@ -183,8 +186,11 @@ class _Scan:
             self.segments.pop().delete()
         segment.log.truncate(position)
 
-    def _position_of_checkpoint(self, at: int, checkpoint: int) -> int:
-        """Where in its segment the first batch at or after the checkpoint stands; the indexes know all before it."""
+    def _position_of_checkpoint(self, at: int, checkpoint: int) -> tuple[int, bool]:
+        """Where in its segment the first batch at or after the checkpoint stands; the indexes know all before it.
+
+        And whether the index files know exactly that.
+        """
         segment = self.segments[at]
         must_reach = checkpoint > self.start_offset  # otherwise what came in between may have been freed
         if segment.load_indexes():
@@ -194,12 +200,11 @@ class _Scan:
             except CorruptLog:
                 pass  # or is it the index that is wrong?
             else:
-                segment.forget_behind(position, checkpoint)
-                return position
+                return position, not segment.forget_behind(position, checkpoint)
         segment.start_indexes()
         position = _walk(segment, 0, checkpoint, must_reach=must_reach, index_interval=self.index_interval)
         segment.index_newest()
-        return position
+        return position, False
 
 
 def _walk(
@@ -213,6 +218,8 @@ def _walk(
         for at, header in segment.headers(position, peek=True):
             if header.base_offset >= checkpoint:
                 return at
+            if header.base_offset < end_offset:
+                raise CorruptLog(f"{segment.log.path} has offset {header.base_offset} again at position {at}.")
             if index_interval is not None:
                 segment.note(at, header.size, header.last_offset, header.max_timestamp, index_interval)
             position, end_offset = at + header.size, header.last_offset + 1

@@ -164,12 +164,14 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, -1
         self._bytes_since_entry = 0
 
-    def forget_behind(self, position: int, offset: int) -> None:
-        """Know nothing of the batches from a position on, whose first offset is given."""
+    def forget_behind(self, position: int, offset: int) -> bool:
+        """Know nothing of the batches from a position on, whose first offset is given; False if nothing was known."""
+        entries = len(self.offset_index) + len(self.time_index)
         self.offset_index.cut(position)
         self.time_index.cut(offset)
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last or (NO_TIMESTAMP, -1)
         self._bytes_since_entry = 0
+        return len(self.offset_index) + len(self.time_index) < entries
 
     def locate(self, offset: int, end: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch that ends at or after `offset`, before position `end`."""
