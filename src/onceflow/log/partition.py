@@ -124,7 +124,12 @@ class PartitionLog:
         self.closed = False
         files.make_directory(directory)
         self.start_offset = self._read_start_offset()
-        self._open()
+        self.segments: list[Segment] = []
+        try:
+            self._open()
+        except StorageError:
+            self.abandon()
+            raise
 
     def _open(self) -> None:
         found = recover(
