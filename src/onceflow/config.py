@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -65,6 +66,8 @@ class Setting:
     default: str
     low: float | None = None
     high: float | None = None
+    gaps: tuple[int, ...] = ()
+    """Values between the two that do not exist."""
     choices: tuple[str, ...] = ()
     synonym: str = ""
     """For a topic setting, the broker setting that gives its default."""
@@ -82,7 +85,7 @@ class Setting:
             raise ConfigError(f"Invalid value {text} for configuration {self.name}: {self._expects()}.")
         if isinstance(value, int | float) and not isinstance(value, bool):
             low, high = self._limits()
-            if (low is not None and value < low) or (high is not None and value > high):
+            if value in self.gaps or not (low is None or value >= low) or not (high is None or value <= high):
                 raise ConfigError(f"Invalid value {text} for configuration {self.name}: {self._expects()}.")
         return value
 
@@ -114,12 +117,18 @@ def _boolean(text: str) -> bool:
     raise ValueError(text)
 
 
+def _whole_number(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]+", text):  # Python also reads 1_000, Kafka does not
+        raise ValueError(text)
+    return int(text)
+
+
 _PARSERS: Final[dict[Type, Callable[[str], Any]]] = {
     Type.BOOLEAN: _boolean,
     Type.STRING: str,
-    Type.INT: int,
-    Type.SHORT: int,
-    Type.LONG: int,
+    Type.INT: _whole_number,
+    Type.SHORT: _whole_number,
+    Type.LONG: _whole_number,
     Type.DOUBLE: float,
     Type.LIST: lambda text: tuple(word.strip() for word in text.split(",") if word.strip()),
 }
@@ -140,7 +149,7 @@ TOPIC_SETTINGS: Final = _table(
     _s("cleanup.policy", Type.LIST, "delete", "What happens to old records: delete, compact, or both.",
        choices=("delete", "compact"), synonym="log.cleanup.policy"),
     _s("compression.gzip.level", Type.INT, -1, "Level where the broker compresses with gzip.",
-       low=-1, high=9, synonym="compression.gzip.level"),
+       low=-1, high=9, gaps=(0,), synonym="compression.gzip.level"),
     _s("compression.lz4.level", Type.INT, 9, "Level where the broker compresses with lz4.",
        low=1, high=17, synonym="compression.lz4.level"),
     _s("compression.type", Type.STRING, "producer", "Codec of stored batches; `producer` keeps the sender's.",
@@ -212,7 +221,7 @@ BROKER_SETTINGS: Final = _table(
     _s("log.roll.hours", Type.INT, 168, "Like log.roll.ms, in hours; the finer unit wins.", low=1),
     *(
         Setting(name=t.synonym, type=t.type, default="" if t.synonym in ("log.retention.ms", "log.roll.ms")
-                else t.default, low=t.low, high=t.high, choices=t.choices, doc=t.doc)
+                else t.default, low=t.low, high=t.high, gaps=t.gaps, choices=t.choices, doc=t.doc)
         for t in TOPIC_SETTINGS.values()
     ),
 )  # fmt: skip

@@ -273,23 +273,6 @@ def test_acknowledged_records_survive_kills_once_and_in_order(tmp_path: Path, du
         for writer in retrying:
             assert_repeats_are_recognised(broker, writer)
         assert read_all(broker, "crash") == stored
-
-
-@pytest.mark.xfail(strict=False, reason="as test_a_segment_that_is_sealed_while, but by chance")
-def test_records_are_found_by_time_after_kills(tmp_path: Path) -> None:
-    dice = random.Random(random.randrange(2**32))
-    broker = BrokerProcess(tmp_path / "data", durability="os", settings=BUSY)
-    with broker:
-        with broker.client() as client:
-            assert client.make_topic("crash", partitions=PARTITIONS) == 0
-        writers = [Retrying(f"retrying{at}", broker, dice.randrange(2**32)) for at in range(2)]
-        for writer in writers:
-            writer.start()
-        live_and_die(broker, 2.0 * SOAK, dice)
-        for writer in writers:
-            writer.finish()
-        broker.kill()
-        broker.start()
         assert_times_are_found(broker, dice)
 
 
@@ -468,7 +451,6 @@ def test_recovery_reads_the_tail_since_the_last_checkpoint_and_not_the_log(tmp_p
     assert max(scanned) <= segment
 
 
-@pytest.mark.xfail(strict=True, reason="PartitionLog.complete_checkpoint drops index entries that it has not saved")
 def test_a_segment_that_is_sealed_while_its_checkpoint_is_written_keeps_its_newest_time(tmp_path: Path) -> None:
     """Or retention would take it for old, and a search by time would pass it by."""
     faults = FaultyDisk(tmp_path / "faults")

@@ -187,7 +187,6 @@ def test_a_sync_that_fails_once_takes_the_write_back(
         assert again.produce("orders", batch(b"1", producer=producer, sequence=0)).base_offset == 1
 
 
-@pytest.mark.xfail(strict=True, reason="PartitionLog._repair closes its files before it knows it can open new ones")
 def test_readers_go_on_while_syncs_fail(client: RawClient, faults: FaultyDisk) -> None:
     faults.fail_syncs("orders-0")
     for _ in range(3):
@@ -198,7 +197,6 @@ def test_readers_go_on_while_syncs_fail(client: RawClient, faults: FaultyDisk) -
     assert client.read("orders") == [b"0"]
 
 
-@pytest.mark.xfail(strict=True, reason="PartitionLog.append takes a retry for a repeat of what was taken back")
 def test_an_idempotent_producer_gets_through_when_syncs_work_again(
     broker: BrokerProcess, client: RawClient, faults: FaultyDisk
 ) -> None:

@@ -98,7 +98,6 @@ def test_small_and_large_answers_keep_their_order_and_their_bytes(
                 time.sleep(pause_s)  # a client that is busy with something else: the socket fills up
 
 
-@pytest.mark.xfail(strict=True, reason="Connection._settled serves further frames in the middle of a request")
 def test_order_holds_when_an_answer_makes_room_for_requests_that_wake_others(tmp_path: Path) -> None:
     """256 long polls fill the connection; behind them wait a produce that wakes them all, and one more request."""
     with (
@@ -151,7 +150,6 @@ def test_answers_that_wait_behind_a_long_poll_are_bounded_too(tmp_path: Path) ->
         assert broker.memory_bytes - before < MEMORY_MAX
 
 
-@pytest.mark.xfail(strict=True, reason="Connection._settled sends on when the client has not taken what there is")
 def test_long_polls_that_are_answered_all_at_once_are_bounded_too(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", durability="os") as broker, broker.client() as client:
         assert client.make_topic("orders") == 0

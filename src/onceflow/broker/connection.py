@@ -102,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._send_settled()
         self._serve()
 
     def close(self) -> None:
@@ -207,12 +208,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         slot = _Slot(header, answer)
         self._waiting.append(slot)
-        answer.when_done(lambda: self._settled(slot))
+        answer.when_done(self._send_settled)
 
-    def _settled(self, slot: _Slot) -> None:
-        """A waiting answer is there: send it if it is its turn, and those that were only waiting for it."""
+    def _send_settled(self) -> None:
+        """Send the answers that are there and whose turn it is, as long as the client takes them.
+
+        Called when a waiting answer has come, which may be in the middle of another connection's request. So nothing is
+        served from here: that would begin a second request before the first one is through.
+        """
         sent = False
-        while self._waiting:
+        while self._waiting and not self._write_paused:
             first = self._waiting[0]
             if isinstance(first.answer, Deferred):
                 if not first.answer.is_done:
@@ -225,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._send(first.header, answer)
             sent = True
         if sent and self._reading_paused:
-            self._serve()
+            asyncio.get_running_loop().call_soon(self._serve)
 
     def _send(self, header: RequestHeader, answer: Answer) -> None:
         if self._transport is None or self._transport.is_closing():

@@ -175,8 +175,8 @@ class Topics:
 
     def _finish_delete(self, name: str, partitions: int) -> None:
         self._remove_folders(name, range(partitions))
+        self._files.sync_directory(self._directory)  # first: a folder must not outlive the file that says whose it was
         self._files.remove(self._file(name))
-        self._files.sync_directory(self._directory)
         self._files.sync_directory(self._catalogue)
 
     def grow(self, topic: Topic, partitions: int) -> None:
@@ -261,6 +261,7 @@ class Topics:
         self._by_id[topic.id.bytes] = topic
 
     def _load(self) -> None:
+        self._files.sync_directory(self._catalogue)  # whatever the last process died over: what is shown is certain
         for file in self._files.list(self._catalogue):
             if not file.endswith(".json"):
                 self._files.remove(self._catalogue / file)  # a replace that was never finished

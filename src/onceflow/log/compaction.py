@@ -17,7 +17,7 @@ The rest keeps its bytes (`wire.thinning`). Neighbours that fit into one segment
 
 TRANSACTIONS are not there yet. Control batches stay as they are. A transaction's record goes when a later record
 *outside* of any transaction has its key, which is right whether it was committed or aborted; but as long as we do not
-know which, it does not push out others, and its tombstones get no horizon. See `_Survivors` and `_latest_offsets`.
+know which, it does not push out others, and its tombstones get no horizon. See `draft.Survivors` and `_latest_offsets`.
 
 WHO DOES WHAT. `Cleaner.clean` is a generator that runs on the loop's thread. What it yields is slow and is run in the
 cleaner's thread, while the loop serves; then the generator goes on. Two rules make that safe:
@@ -51,7 +51,6 @@ way as the log, so neither is ever used with another one's log.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import re
 import time
@@ -62,12 +61,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from onceflow.config import LONG_MAX, TopicConfig
+from onceflow.config import LONG_MAX
 from onceflow.errors import CorruptLog, MalformedMessage, OnceflowError, StorageError
-from onceflow.log.files import File, FileSystem
+from onceflow.log.draft import CLEANED_SUFFIX, SUFFIXES, Draft, Part, Survivors, cleaned, note_keys
+from onceflow.log.files import FileSystem
 from onceflow.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment, file_name
-from onceflow.wire.batch import BatchHeader, checksum, read_header
-from onceflow.wire.thinning import Span, emptied, spans, thinned, unpacked
 
 if TYPE_CHECKING:
     from onceflow.log.partition import PartitionLog
@@ -76,18 +74,10 @@ __all__ = ["Cleaner", "Pace", "finish_interrupted"]
 
 logger = logging.getLogger(__name__)
 
-CLEANED_SUFFIX: Final = ".cleaned"
 MARKER_SUFFIX: Final = ".swap"
 OFFSET_FILE: Final = "cleaner-offset"
 KEYS_MAX: Final = 500_000
-"""Keys that are noted at a time, at some 200 bytes each. With more, the dirty range is cleaned in several rounds."""
-KEY_LENGTH_MAX: Final = 24
-"""Longer keys are noted as a hash, which is longer than this, so that no key can be mistaken for one."""
-UNPACKED_BYTES_MAX: Final = 1 << 28
-WRITE_CHUNK: Final = 1 << 20
-INDEXED_POSITION_MAX: Final = 2**31 - 1
-RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+"""Keys that are noted at a time, at 110 to 150 bytes each. With more, the dirty range is cleaned in several rounds."""
 _MARKER: Final = re.compile(r"(\d{20})-(\d{20})\.swap")
 
 _T = TypeVar("_T")
@@ -142,20 +132,12 @@ def _in_thread(work: Callable[[], _T]) -> Steps[_T]:
     return outcome.result()
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A segment and where the next one begins."""
-
-    segment: Segment
-    end_offset: int
-
-
 @dataclass(slots=True)
 class _Job:
     """What there is to clean in a log."""
 
     log: PartitionLog
-    parts: list[_Part]
+    parts: list[Part]
     """Everything that may be cleaned, from the start of the log."""
     dirty_from: int
     clean_bytes: int
@@ -234,7 +216,7 @@ class Cleaner:
         dirty_from = self.cleaned_offset(log)
         if not log.start_offset <= dirty_from <= log.end_offset:  # records were deleted, or files lost
             dirty_from = log.start_offset
-        parts: list[_Part] = []
+        parts: list[Part] = []
         clean_bytes = dirty_bytes = 0
         is_overdue = False
         for segment, end_offset in log.settled_segments():
@@ -245,7 +227,7 @@ class Cleaner:
                     break
                 dirty_bytes += segment.size
                 is_overdue = is_overdue or _is_older(segment, now_ms, config.max_compaction_lag_ms)
-            parts.append(_Part(segment, end_offset))
+            parts.append(Part(segment, end_offset))
         if not dirty_bytes:
             return None
         return _Job(log, parts, dirty_from, clean_bytes, dirty_bytes, is_overdue)
@@ -293,7 +275,7 @@ class Cleaner:
             dirty = [part for part in job.parts if part.end_offset > job.dirty_from]
             latest, mapped_to = yield from _in_thread(lambda: self._latest_offsets(dirty, job.dirty_from))  # noqa: B023
             job.check()
-            survivors = _Survivors(latest, mapped_to, now_ms, log.config.delete_retention_ms, remembered)
+            survivors = Survivors(latest, mapped_to, now_ms, log.config.delete_retention_ms, remembered)
             left = [part for part in job.parts if part.segment.base_offset < mapped_to]
             while left:
                 taken = yield from self._replace(job, left, survivors)
@@ -301,7 +283,7 @@ class Cleaner:
             job.dirty_from = mapped_to
             yield from self._save_cleaned_offset(job)
 
-    def _latest_offsets(self, dirty: list[_Part], dirty_from: int) -> tuple[dict[bytes, int], int]:
+    def _latest_offsets(self, dirty: list[Part], dirty_from: int) -> tuple[dict[bytes, int], int]:
         """The last offset of each key in the dirty range, and up to where that was looked. [thread]"""
         latest: dict[bytes, int] = {}
         for part in dirty:
@@ -311,15 +293,12 @@ class Cleaner:
                 # The range begins with a batch, or inside one, where DeleteRecords moved the start of the log to.
                 if header.last_offset < dirty_from or header.is_control or header.is_transactional:
                     continue
-                _check(part.segment, header, batch)
-                for _, _, offset, key, _ in spans(header, unpacked(header, batch, UNPACKED_BYTES_MAX)):
-                    if key is not None:
-                        latest[key if len(key) <= KEY_LENGTH_MAX else _digest(key)] = offset
+                note_keys(part.segment, header, batch, latest)
                 if len(latest) >= self._keys_max:
                     return latest, header.last_offset + 1
         return latest, dirty[-1].end_offset
 
-    def _replace(self, job: _Job, parts: list[_Part], survivors: _Survivors) -> Steps[int]:
+    def _replace(self, job: _Job, parts: list[Part], survivors: Survivors) -> Steps[int]:
         """Put one cleaned segment in the place of the first few: steps 0 to 7 above. Returns how many those are."""
         log, directory = job.log, job.log.directory
 
@@ -329,7 +308,7 @@ class Cleaner:
         first = parts[0].segment
         yield from sync_names()  # 0
         job.check()
-        draft = _Draft(self._files, directory, first.base_offset, log.config)  # 1
+        draft = Draft(self._files, directory, first.base_offset, log.config)  # 1
         try:
             try:
                 taken, changed = yield from _in_thread(lambda: draft.write(parts, survivors, self.pace))  # 2
@@ -360,7 +339,7 @@ class Cleaner:
         yield from self._complete(job, group, draft.segment, marker)
         return taken
 
-    def _take_back(self, log: PartitionLog, marker: Path, draft: _Draft) -> Steps[None]:
+    def _take_back(self, log: PartitionLog, marker: Path, draft: Draft) -> Steps[None]:
         """Undo step 3. If that fails too, the next start goes forwards or backwards, as it finds the marker or not."""
         try:
             self._files.remove(marker)
@@ -371,7 +350,7 @@ class Cleaner:
             self._blocked.add(log)
             raise
 
-    def _complete(self, job: _Job, group: list[_Part], new: Segment, marker: Path) -> Steps[None]:
+    def _complete(self, job: _Job, group: list[Part], new: Segment, marker: Path) -> Steps[None]:
         """The rest of step 5, and what follows. If the disk refuses, the next start completes it."""
         log = job.log
         old = [part.segment for part in group]
@@ -379,12 +358,12 @@ class Cleaner:
         log.replace_segments(old, new)
         self._retired += old
         at = job.parts.index(group[0])
-        job.parts[at : at + len(group)] = [_Part(new, group[-1].end_offset)]
+        job.parts[at : at + len(group)] = [Part(new, group[-1].end_offset)]
         try:
             for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                self._files.rename(_cleaned(new.path(suffix)), new.path(suffix))
+                self._files.rename(cleaned(new.path(suffix)), new.path(suffix))
             for segment in old[1:]:
-                for suffix in _SUFFIXES:
+                for suffix in SUFFIXES:
                     self._files.remove(segment.path(suffix))
             yield from _in_thread(lambda: self._files.sync_directory(log.directory))  # 6
             if not log.closed:
@@ -399,7 +378,7 @@ class Cleaner:
         self._cleaned_offsets[job.log] = job.dirty_from
         path = job.log.directory / OFFSET_FILE
         job.check()
-        file = self._files.open(_cleaned(path))
+        file = self._files.open(cleaned(path))
 
         def write() -> None:
             file.truncate(0)
@@ -411,155 +390,7 @@ class Cleaner:
         finally:
             file.close()
         job.check()
-        self._files.rename(_cleaned(path), path)
-
-
-@dataclass(slots=True)
-class _Survivors:
-    """Decides what stays of a batch."""
-
-    latest: dict[bytes, int]
-    mapped_to: int
-    """`latest` knows all records from the start of the dirty range to here; nothing from here on is touched."""
-    now_ms: int
-    delete_retention_ms: int
-    remembered: set[int]
-    """Last offsets of the batches that producers are remembered by."""
-
-    def of(self, header: BatchHeader, batch: bytes) -> bytes:
-        """The batch as it goes on: as it is, with fewer records, with none, or not at all (b"")."""
-        # TRANSACTIONS: markers may go when nothing of their transaction is left; until somebody counts, they stay.
-        if header.base_offset >= self.mapped_to or header.is_control:
-            return batch
-        data = unpacked(header, batch, UNPACKED_BYTES_MAX)
-        horizon = header.delete_horizon_ms
-        tombstones_go = horizon is not None and horizon <= self.now_ms
-        kept: list[Span] = []
-        has_tombstones = False
-        latest = self.latest
-        for span in spans(header, data):
-            _, _, offset, key, has_value = span
-            if key is None or latest.get(key if len(key) <= KEY_LENGTH_MAX else _digest(key), -1) > offset:
-                continue
-            if not has_value:
-                if tombstones_go:
-                    continue
-                has_tombstones = True
-            kept.append(span)
-        if not kept:
-            if header.last_offset not in self.remembered:
-                return b""
-            return emptied(header) if header.count else batch
-        # TRANSACTIONS: an aborted tombstone deletes nothing, so it must not be counted on. No horizon, no end.
-        if has_tombstones and horizon is None and not header.is_transactional:
-            horizon = min(self.now_ms + self.delete_retention_ms, LONG_MAX)
-            return thinned(header, data, kept, delete_horizon_ms=horizon)
-        return batch if len(kept) == header.count else thinned(header, data, kept)
-
-
-class _Draft:
-    """A cleaned segment in the making: three open files named *.cleaned. Made and closed on the loop's thread."""
-
-    def __init__(self, files: FileSystem, directory: Path, base_offset: int, config: TopicConfig) -> None:
-        self._files = files
-        self._base = directory / file_name(base_offset, "")
-        self._config = config
-        self._open: list[File] = []
-        self.is_adopted = False
-        """The log's file is now that of a segment in use."""
-        try:
-            for suffix in _SUFFIXES:
-                self._open.append(files.open(self.path(suffix)))
-        except StorageError:
-            self.close()
-            raise
-        self.segment = Segment(files, directory, base_offset, self._open[0])
-
-    def path(self, suffix: str) -> Path:
-        return _cleaned(self._base.with_name(self._base.name + suffix))
-
-    def write(self, parts: list[_Part], survivors: _Survivors, pace: Pace) -> tuple[int, bool]:
-        """Write and sync what survives of the first few segments, as many as fit. [thread]
-
-        Returns how many, and whether anything would change.
-        """
-        for file in self._open:
-            if file.size:  # left behind by an attempt that failed
-                file.truncate(0)
-        segment = self.segment
-        segment.start_indexes()
-        waiting = bytearray()
-        position = taken = 0
-        changed = False
-        last, last_stays = None, True
-
-        def add(batch: bytes, header: BatchHeader) -> None:
-            nonlocal position
-            interval = self._config.index_interval_bytes if position <= INDEXED_POSITION_MAX else LONG_MAX
-            segment.note(position, len(batch), header.last_offset, header.max_timestamp, interval)
-            position += len(batch)
-            waiting.extend(batch)
-            if len(waiting) >= WRITE_CHUNK:
-                segment.log.append(waiting)
-                waiting.clear()
-
-        for part in parts:
-            if taken and not self._has_room_for(part, position):
-                break
-            taken += 1
-            for _, header, batch in part.segment.batches():
-                pace()
-                _check(part.segment, header, batch)
-                survivor = survivors.of(header, batch)
-                last, last_stays = header, bool(survivor)
-                if survivor is batch:
-                    add(batch, header)
-                    continue
-                changed = True
-                if survivor:
-                    add(survivor, read_header(survivor))
-        if last is not None and not last_stays:
-            add(emptied(last), last)
-        segment.log.append(waiting)
-        if segment.max_timestamp_offset >= 0:
-            segment.time_index.add(segment.max_timestamp, segment.max_timestamp_offset)
-        self._open[1].append(segment.offset_index.to_bytes())
-        self._open[2].append(segment.time_index.to_bytes())
-        changed = changed or taken > 1
-        if changed:
-            for file in self._open:
-                file.sync()
-        return taken, changed
-
-    def _has_room_for(self, part: _Part, size: int) -> bool:
-        """Whether a segment fits in here too, even if all of it stays.
-
-        Kafka (`groupSegmentsBySize`) asks before cleaning, and needs several rounds to make one of many small ones.
-        """
-        fits = size == 0 or size + part.segment.size <= self._config.segment_bytes
-        return fits and part.end_offset - 1 - self.segment.base_offset <= RELATIVE_OFFSET_MAX
-
-    def remove(self) -> None:
-        for suffix in _SUFFIXES:
-            self._files.remove(self.path(suffix))
-
-    def close(self) -> None:
-        for file in self._open[1 if self.is_adopted else 0 :]:
-            file.close()
-
-
-def _cleaned(path: Path) -> Path:
-    return path.with_name(path.name + CLEANED_SUFFIX)
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.blake2b(key, digest_size=KEY_LENGTH_MAX + 1, usedforsecurity=False).digest()
-
-
-def _check(segment: Segment, header: BatchHeader, batch: bytes) -> None:
-    """Damage must not spread into what is written anew, nor decide what else may go."""
-    if checksum(batch) != header.crc:
-        raise CorruptLog(f"A batch of {segment.log.path} at offset {header.base_offset} fails its checksum.")
+        self._files.rename(cleaned(path), path)
 
 
 def _roll_if_overdue(log: PartitionLog, now_ms: int) -> None:
@@ -589,13 +420,13 @@ def finish_interrupted(files: FileSystem, directory: Path) -> None:
     for marker in markers:
         base_offset, end_offset = int(marker[1]), int(marker[2])
         logger.info("Completing the compaction of %s from offset %d to %d.", directory, base_offset, end_offset)
-        for suffix in _SUFFIXES:
+        for suffix in SUFFIXES:
             path = directory / file_name(base_offset, suffix)
-            if files.exists(_cleaned(path)):
-                files.rename(_cleaned(path), path)
+            if files.exists(cleaned(path)):
+                files.rename(cleaned(path), path)
         for name in names:
             stem, _, suffix = name.partition(".")
-            if f".{suffix}" in _SUFFIXES and stem.isdigit() and base_offset < int(stem) < end_offset:
+            if f".{suffix}" in SUFFIXES and stem.isdigit() and base_offset < int(stem) < end_offset:
                 files.remove(directory / name)
     if markers:
         files.sync_directory(directory)

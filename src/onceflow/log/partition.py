@@ -146,8 +146,7 @@ class PartitionLog:
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         self.end_offset = max(self.end_offset, self.start_offset)
         self._checkpoint_offset = found.checkpoint
-        # From the segment that the checkpoint falls into: what it holds above the checkpoint is not synced yet either.
-        self._unsaved = self.segments[max(0, bisect_right(self._bases, found.checkpoint) - 1) :]
+        self._unsaved = self.segments[found.first_unsaved :]
         self.wants_checkpoint = found.scanned_bytes > 0
         self._needs_repair = False
         self._dirty: list[File] = []
@@ -167,13 +166,13 @@ class PartitionLog:
         Raises `ProtocolError` for a sequence or epoch that does not fit and `StorageError` when the disk refuses;
         nothing has changed then.
         """
+        if self._needs_repair:
+            self._repair()  # first: until then the producers remember batches that were taken back
         if header.producer_id != NO_PRODUCER_ID:
             earlier = self.producers.check(header)
             if earlier is not None:
                 time = earlier.timestamp if self.config.append_time else NO_TIMESTAMP
                 return Appended(earlier.first_offset, time, True)
-        if self._needs_repair:
-            self._repair()
         if now_ms is None:
             now_ms = self._clock.now_ms()
         append_time_ms = NO_TIMESTAMP
@@ -226,6 +225,7 @@ class PartitionLog:
 
     def _roll(self) -> Segment:
         """Seal the active segment and start the next one at the log end."""
+        self.active.log.truncate(self.active.size)  # a write that failed may have left bytes behind
         segment = Segment(self._files, self.directory, self.end_offset)
         if segment.size:  # left by an attempt that failed before this one
             segment.log.truncate(0)
@@ -346,8 +346,8 @@ class PartitionLog:
 
     def close(self) -> None:
         """Write a checkpoint and close the files: the next open has nothing to read."""
-        checkpoint = self.begin_checkpoint()
         try:
+            checkpoint = self.begin_checkpoint()
             if checkpoint is not None:
                 checkpoint.run()
                 self.complete_checkpoint(checkpoint)

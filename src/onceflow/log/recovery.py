@@ -135,6 +135,7 @@ class _Scan:
                     break
         if found.end_offset < self.start_offset:
             self._start_over(found)
+        found.first_unsaved = min(found.first_unsaved, len(self.segments) - 1)
         return found
 
     def _start_over(self, found: Recovered) -> None:
@@ -146,7 +147,6 @@ class _Scan:
         segment = Segment(self.files, self.directory, self.start_offset)
         segment.start_indexes()
         self.segments.append(segment)
-        found.first_unsaved = 0
         found.producers = ProducerStates()  # they may go on; what they wrote last is lost
         found.end_offset = self.start_offset
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from onceflow.clock import ManualClock
 from onceflow.config import LONG_MAX, TopicConfig
 from onceflow.errors import StorageError
-from onceflow.log import compaction
+from onceflow.log import compaction, draft
 from onceflow.log.compaction import Cleaner, Pace
 from onceflow.log.files import FileSystem, RealFileSystem
 from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
@@ -326,7 +326,7 @@ def test_keys_too_long_to_be_noted_are_told_apart() -> None:
     shop.segment((long + "a", "1"), (long + "b", "1"), (long + "a", "2"))
     shop.compact()
     assert shop.offsets == [1, 2]
-    assert len(compaction._digest(b"k" * 1000)) > compaction.KEY_LENGTH_MAX
+    assert len(draft.digest(b"k" * 1000)) > draft.KEY_LENGTH_MAX
 
 
 def test_an_empty_key_is_a_key() -> None:
@@ -350,7 +350,7 @@ def test_more_keys_than_fit_are_cleaned_in_rounds() -> None:
 
 
 def test_nothing_above_the_noted_range_is_touched() -> None:
-    survivors = compaction._Survivors({b"a": 4}, 5, 0, DAY_MS, set())
+    survivors = draft.Survivors({b"a": 4}, 5, 0, DAY_MS, set())
     below = build_batch([Record(3, 1, b"a", b"x"), Record(4, 1, b"a", None)], base_offset=3)
     above = build_batch([Record(5, 1, b"a", None), Record(6, 1, None, b"x")], base_offset=5)
     assert [record.offset for record in read_records(survivors.of(read_header(below), below))] == [4]
@@ -615,6 +615,20 @@ def test_how_far_a_log_is_clean_survives_a_restart_and_a_lost_file_only_means_mo
 # Merging
 
 
+def test_a_segment_of_which_nothing_goes_is_not_replaced() -> None:
+    shop = Shop(segment_bytes=250)
+    shop.write(("k", "x" * 60))
+    shop.segment(("a", "1"))
+    shop.segment(("a", "2"), ("l", "x" * 60))
+    shop.compact()
+    assert [header.count for header, _ in shop.stored()] == [1, 0, 2]  # the one in the middle is the last of its file
+    before = shop.log.segments[:2]
+    shop.segment(("z", "x" * 90))
+    shop.compact()
+    assert shop.log.segments[:2] == before
+    shop.check()
+
+
 def test_small_neighbours_become_one_segment() -> None:
     shop = Shop(segment_bytes=1000)
     for number in range(20):
@@ -630,7 +644,7 @@ def test_small_neighbours_become_one_segment() -> None:
 
 
 def test_a_segment_never_spans_more_offsets_than_its_index_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "RELATIVE_OFFSET_MAX", 5)
+    monkeypatch.setattr(draft, "RELATIVE_OFFSET_MAX", 5)
     shop = Shop()
     for number in range(5):
         shop.segment((f"{number}", "x"), ("same", "x"))
@@ -672,9 +686,9 @@ def test_retention_goes_on_where_compaction_was(monkeypatch: pytest.MonkeyPatch)
 # Crashes
 
 
-def furnished() -> Shop:
+def furnished(segment_bytes: int = 200) -> Shop:
     """Values, tombstones of two ages, a producer, and segments that become three: two merged, one untouched."""
-    shop = Shop(segment_bytes=200)
+    shop = Shop(segment_bytes=segment_bytes)
     shop.segment(("a", "1"), ("b", "1"), ("dead", "1"))
     shop.segment(("dead", None), ("c", "1"), producer_id=1)
     shop.compact()
@@ -776,18 +790,22 @@ def test_a_crash_while_recovering_from_a_crash_is_no_different() -> None:
 
 def test_a_new_draft_never_meets_an_old_marker() -> None:
     """The removal of a marker may be lost; then what is called *.cleaned must not be a draft of the next round."""
-    furniture = furnished()
-    furniture.compact()
-    furniture.segment(("a", "9"), ("b", "9"))
-    for step in range(200):
-        for seed in range(3):
-            shop = cloned(furniture)
-            shop.files.steps_until_crash = step
-            try:
-                shop.compact()
-            except SimulatedCrash:
-                shop.reopen(after_power_loss(shop.files, 1000 * seed + step))
+    furniture = furnished(segment_bytes=10**9)  # all rounds make the same segment
+    furniture.keys_max = 3
+    chance = random.Random(9)
+    for step in range(1000):
+        shop = cloned(furniture)
+        shop.files.steps_until_crash = step
+        try:
+            shop.compact()
+        except SimulatedCrash:
+            dead = shop.files
+            for _ in range(4):
+                shop.reopen(dead.crash(chance))
                 shop.check()
+        else:
+            assert step > 40
+            break
 
 
 # A disk that refuses

@@ -70,7 +70,23 @@ def reopened(files: MemoryFileSystem) -> PartitionLog:
 
 
 def check_usable(log: PartitionLog) -> None:
-    """Every offset and time is found, repeats are recognised, and it can be written to."""
+    """Every offset and time is found, repeats are recognised, it can be written to; also after another restart."""
+    check_found(log)
+    with pytest.raises(ProtocolError) as refused:
+        append(log, make_batch(producer=(1, 0, log.end_offset + 7)))
+    assert refused.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    end = log.end_offset
+    grow(log, 4)
+    assert log.high_watermark == log.end_offset == end + 4
+    check_found(log)
+    checkpoint(log)
+    assert isinstance(log._files, MemoryFileSystem)
+    again = open_log(log._files.kill(), SMALL)
+    assert (again.recovered.scanned_bytes, read_all(again)) == (0, read_all(log))
+    check_found(again)
+
+
+def check_found(log: PartitionLog) -> None:
     found = read_all(log)
     for header, batch in found:
         for offset in range(max(header.base_offset, log.start_offset), header.last_offset + 1):
@@ -81,12 +97,6 @@ def check_usable(log: PartitionLog) -> None:
         for header, _ in found[-5:]:
             again = append(log, make_batch(producer=(1, 0, header.base_sequence), value=b"xxx"))
             assert again == (header.base_offset, -1, True)
-    with pytest.raises(ProtocolError) as refused:
-        append(log, make_batch(producer=(1, 0, log.end_offset + 7)))
-    assert refused.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    end = log.end_offset
-    grow(log, 4)
-    assert log.high_watermark == log.end_offset == end + 4
 
 
 # The end of the log
@@ -159,6 +169,14 @@ def test_damage_below_the_checkpoint_is_not_looked_for() -> None:
     change(files, 0, LOG, flipped)
     log = open_log(files, SMALL)
     assert (log.end_offset, log.recovered.scanned_bytes) == (8, 0)
+
+
+def test_the_next_segment_does_not_get_to_disk() -> None:
+    files = log_of(5, checkpoint_after=3)
+    change(files, 3, LOG, lambda data: bytes(len(data)))
+    log = open_log(files, SMALL)
+    assert numbers(log) == [0, 1, 2]
+    check_usable(log)
 
 
 def test_a_gap_between_segments_is_the_end_of_the_log() -> None:
