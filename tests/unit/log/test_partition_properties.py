@@ -508,14 +508,14 @@ def run(steps: list[Step], *, fsync: bool, append_time: bool = False) -> None:
 
 
 @PROPOSED
-@patient(100)
+@patient(200)
 @given(steps=HISTORIES, append_time=st.sampled_from([False, False, True]))
 def test_what_was_acknowledged_survives_everything(steps: list[Step], append_time: bool) -> None:
     run(steps, fsync=True, append_time=append_time)
 
 
 @PROPOSED
-@patient(60)
+@patient(100)
 @given(steps=HISTORIES, append_time=st.sampled_from([False, False, True]))
 def test_what_was_written_survives_the_process(steps: list[Step], append_time: bool) -> None:
     run(steps, fsync=False, append_time=append_time)
