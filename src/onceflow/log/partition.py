@@ -79,6 +79,8 @@ class Flush:
     segment: Segment
     position: int
     end_offset: int
+    era: int
+    """How often the log had been taken back when this began."""
 
     def run(self) -> None:
         for file in self.dirty:
@@ -97,6 +99,8 @@ class Checkpoint:
     segments: list[Segment]
     indexes: list[File]
     snapshot: bytes
+    era: int
+    """How often the log had been taken back when this began."""
 
     def run(self) -> None:
         try:
@@ -122,40 +126,45 @@ class PartitionLog:
         self.directory = directory
         self.config = config
         self.closed = False
+        self._taken_back_to: list[int] = []
+        """The high watermark at each failed flush and each repair: what began before and lies above is void."""
         files.make_directory(directory)
         self.start_offset = self._read_start_offset()
-        self.segments: list[Segment] = []
-        try:
-            self._open()
-        except StorageError:
-            self.abandon()
-            raise
+        self._open()
 
     def _open(self) -> None:
+        """Recover what is on disk. If the disk refuses, nothing has changed here."""
+        is_new = not self._files.list(self.directory)
         found = recover(
             self._files, self.directory, self.start_offset, self.config.index_interval_bytes, self._clock.now_ms()
         )
         if found.cut_bytes:
             logger.warning("Cut %d bytes of an unfinished write off the end of %s.", found.cut_bytes, self.directory)
+        unsaved = found.segments[found.first_unsaved :]
+        if found.cut_bytes or (self._fsync and not is_new):
+            # What was read above the checkpoint may still be in the page cache only, and what was cut or removed, now
+            # or by a process that died over it, may come back. Where nothing waits, this costs next to nothing.
+            try:
+                for segment in unsaved:
+                    segment.log.sync()
+                self._files.sync_directory(self.directory)
+            except StorageError:
+                for segment in found.segments:
+                    segment.close()
+                raise
         self.recovered: Recovered = found
         self.segments = found.segments
         self._bases = [segment.base_offset for segment in self.segments]
         self.active = self.segments[-1]
         self.producers = found.producers
-        self.end_offset = found.end_offset
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
-        self.end_offset = max(self.end_offset, self.start_offset)
+        self.end_offset = max(found.end_offset, self.start_offset)
         self._checkpoint_offset = found.checkpoint
-        self._unsaved = self.segments[found.first_unsaved :]
+        self._unsaved = unsaved
         self.wants_checkpoint = found.scanned_bytes > 0
         self._needs_repair = False
         self._dirty: list[File] = []
-        self._new_names = self.end_offset == self.start_offset  # a new log: its first flush makes its name durable
-        if self._fsync and (found.scanned_bytes or found.cut_bytes):
-            # What was read above the checkpoint may still be in the page cache only; show it when it is safe.
-            for segment in self._unsaved:
-                segment.log.sync()
-            self._files.sync_directory(self.directory)
+        self._new_names = is_new  # then the first flush makes the name durable
         self._set_high_watermark(self.active, self.active.size, self.end_offset)
 
     # Writing
@@ -258,13 +267,15 @@ class PartitionLog:
             self.active,
             self.active.size,
             self.end_offset,
+            len(self._taken_back_to),
         )
         self._dirty = []
         self._new_names = False
         return flush
 
     def complete_flush(self, flush: Flush) -> None:
-        if not self._needs_repair and flush.end_offset > self.high_watermark:
+        is_void = self._needs_repair or flush.era < len(self._taken_back_to)
+        if not is_void and flush.end_offset > self.high_watermark:
             self._set_high_watermark(flush.segment, flush.position, flush.end_offset)
 
     def fail_flush(self) -> None:
@@ -272,6 +283,7 @@ class PartitionLog:
         if self.closed:
             return
         self._needs_repair = True
+        self._taken_back_to.append(self.high_watermark)
         self._dirty = []
         try:
             self._repair()
@@ -279,7 +291,10 @@ class PartitionLog:
             logger.warning("%s takes no writes until the disk works again: %s", self.directory, error)
 
     def _repair(self) -> None:
-        """Go back to the high watermark: cut the files there, sync the cut, and read the producers' state again."""
+        """Go back to the high watermark: cut the files there, sync the cut, and read the producers' state again.
+
+        If the disk refuses on the way, what is below the high watermark can still be read, and this is tried again.
+        """
         keep = self._hw_segment
         for offset in snapshots(self._files, self.directory):
             if offset > self.high_watermark:
@@ -288,24 +303,19 @@ class PartitionLog:
             self.segments[-1].delete()
             self._bases.pop()
             self.segments.pop()
+        self._files.sync_directory(self.directory)  # before the cut: a snapshot must not come back without its log
         fresh = self._files.open(keep.log.path)  # the old one remembers that it failed
         try:
             fresh.truncate(self._hw_position)
             fresh.sync()
         finally:
             fresh.close()
-        self._files.sync_directory(self.directory)
         high_watermark = self.high_watermark
-        before = self.segments  # readers go on with these, should opening them anew fail
-        try:
-            self._open()
-        except StorageError:
-            self._needs_repair = True
-            raise
-        finally:
-            if self.segments is not before:
-                for segment in before:
-                    segment.close()
+        before = self.segments
+        self._open()
+        for segment in before:
+            segment.close()
+        self._taken_back_to.append(high_watermark)
         assert self.end_offset == high_watermark
         logger.warning("%s was cut back to offset %d, the last one on disk.", self.directory, high_watermark)
 
@@ -327,13 +337,30 @@ class PartitionLog:
         nothing_new = self.end_offset == self._checkpoint_offset and self._unsaved == [self.active]
         if nothing_new or self._needs_repair:
             return None
-        indexes = [file for segment in self._unsaved for file in segment.save_indexes()]
+        indexes: list[File] = []
+        try:
+            for segment in self._unsaved:
+                indexes += segment.save_indexes()
+        except StorageError:
+            for file in indexes:
+                file.close()
+            raise
         return Checkpoint(
-            self._files, self.directory, self.end_offset, list(self._unsaved), indexes, self.producers.to_snapshot()
+            self._files,
+            self.directory,
+            self.end_offset,
+            list(self._unsaved),
+            indexes,
+            self.producers.to_snapshot(),
+            len(self._taken_back_to),
         )
 
     def complete_checkpoint(self, checkpoint: Checkpoint) -> None:
         if self.closed:
+            return
+        if checkpoint.era < len(self._taken_back_to):
+            if checkpoint.offset > self._taken_back_to[checkpoint.era]:  # it vouches for what is gone
+                self._files.remove(self.directory / file_name(checkpoint.offset, SNAPSHOT_SUFFIX))
             return
         self._checkpoint_offset = checkpoint.offset
         # All but the one that was active then, which has grown since: its last entries are not saved yet.
@@ -341,8 +368,13 @@ class PartitionLog:
             if segment in self._unsaved:
                 self._unsaved.remove(segment)
                 segment.drop_indexes()
-        for old in snapshots(self._files, self.directory)[:-KEPT_SNAPSHOTS]:
+        for old in self._lasting_snapshots()[:-KEPT_SNAPSHOTS]:
             self._files.remove(self.directory / file_name(old, SNAPSHOT_SUFFIX))
+        self._free_segments()
+
+    def _lasting_snapshots(self) -> list[int]:
+        """Those that do not go should a flush fail."""
+        return [offset for offset in snapshots(self._files, self.directory) if offset <= self.high_watermark]
 
     def close(self) -> None:
         """Write a checkpoint and close the files: the next open has nothing to read."""
@@ -493,10 +525,15 @@ class PartitionLog:
                 size -= segment.size
                 offset = next_base
             self.delete_before(offset)
+        self._free_segments()
         return before - self.size
 
     def _free_segments(self) -> None:
-        while len(self.segments) > 1 and self.segments[1].base_offset <= self.start_offset:
+        """Free what lies before the log start, once a snapshot says what producers wrote there."""
+        if len(self.segments) == 1 or self.segments[1].base_offset > self.start_offset:
+            return
+        free_before = min(self.start_offset, max(self._lasting_snapshots(), default=0))
+        while len(self.segments) > 1 and self.segments[1].base_offset <= free_before:
             segment = self.segments.pop(0)
             self._bases.pop(0)
             if segment in self._unsaved:

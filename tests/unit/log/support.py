@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import settings
 
 from onceflow.clock import ManualClock
@@ -22,7 +21,6 @@ from onceflow.wire.records import Record, build_batch
 DIRECTORY = Path("/data/events-0")
 T0 = 1_700_000_000_000
 """What a `ManualClock` shows before it is moved."""
-PROPOSED = pytest.mark.xfail(run=False, reason="waits for the patch to partition.py that was proposed with these tests")
 SOAK = bool(os.environ.get("ONCEFLOW_SOAK"))
 
 

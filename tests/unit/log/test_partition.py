@@ -22,7 +22,6 @@ from onceflow.wire.batch import batches, read_header
 from onceflow.wire.compression import Codec
 from tests.unit.log.support import (
     DIRECTORY,
-    PROPOSED,
     T0,
     append,
     checkpoint,
@@ -368,7 +367,6 @@ def test_the_retry_of_a_batch_that_was_taken_back_is_what_repairs_the_log() -> N
     assert numbers(log) == [0]
 
 
-@PROPOSED
 def test_a_flush_that_began_before_the_log_was_taken_back_acknowledges_nothing() -> None:
     files = MemoryFileSystem()
     log = open_log(files, SMALL)
@@ -493,7 +491,7 @@ def test_a_checkpoint_above_the_high_watermark_goes_when_the_flush_fails() -> No
     assert append(log, make_batch(producer=(1, 0, 1))) == Appended(5, -1, False)
 
 
-@pytest.mark.parametrize("when", ["ran before", "runs after", pytest.param("in the middle", marks=PROPOSED)])
+@pytest.mark.parametrize("when", ["ran before", "runs after", "in the middle"])
 def test_a_checkpoint_of_what_was_taken_back_meanwhile_is_void(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what producers wrote; believed later, a batch that is gone would be taken for a repeat."""
     files = MemoryFileSystem()
@@ -561,7 +559,6 @@ def test_a_failed_checkpoint_changes_nothing_and_the_next_one_succeeds() -> None
         assert open_log(files.kill(), SMALL, fsync=False).recovered.scanned_bytes == 0
 
 
-@PROPOSED
 def test_a_checkpoint_that_cannot_be_begun_leaves_no_file_open() -> None:
     files = MemoryFileSystem()
     log = open_log(files, SMALL)
@@ -601,7 +598,6 @@ def test_a_checkpoint_that_ends_after_the_log_was_closed_is_let_go() -> None:
     log.complete_checkpoint(job)
 
 
-@PROPOSED
 def test_the_name_of_a_segment_is_certain_before_its_records_are_acknowledged() -> None:
     """The process dies between the roll and the flush that would have synced the name; the next one has to."""
     for seed in range(20):
@@ -835,7 +831,6 @@ def test_a_log_can_be_emptied_and_goes_on_at_the_same_offset() -> None:
     assert (log.start_offset, numbers(log)) == (8, [8])
 
 
-@PROPOSED
 def test_what_producers_wrote_in_freed_segments_is_still_known_after_a_crash() -> None:
     """Retention empties the log, and the last acknowledgement was lost: the retry is a repeat all the same."""
     for ending in ("kill", *range(10)):

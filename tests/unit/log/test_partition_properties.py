@@ -30,7 +30,7 @@ from onceflow.log.producers import REMEMBERED_BATCHES
 from onceflow.log.validation import accept
 from onceflow.wire.batch import NO_PRODUCER_ID, BatchHeader, read_header
 from onceflow.wire.records import Record, read_records
-from tests.unit.log.support import DIRECTORY, PROPOSED, make_batch, patient, read_all
+from tests.unit.log.support import DIRECTORY, make_batch, patient, read_all
 
 Step = tuple[str, int, int]
 
@@ -507,14 +507,12 @@ def run(steps: list[Step], *, fsync: bool, append_time: bool = False) -> None:
     machine.close(0, 0)
 
 
-@PROPOSED
 @patient(200)
 @given(steps=HISTORIES, append_time=st.sampled_from([False, False, True]))
 def test_what_was_acknowledged_survives_everything(steps: list[Step], append_time: bool) -> None:
     run(steps, fsync=True, append_time=append_time)
 
 
-@PROPOSED
 @patient(100)
 @given(steps=HISTORIES, append_time=st.sampled_from([False, False, True]))
 def test_what_was_written_survives_the_process(steps: list[Step], append_time: bool) -> None:
