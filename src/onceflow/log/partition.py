@@ -543,6 +543,8 @@ class PartitionLog:
             if self._hw_segment is segment:
                 self._set_high_watermark(self.segments[0], 0, self.high_watermark)
             segment.delete()
+        if len(self.segments) > 1 and self.segments[1].base_offset <= self.start_offset:
+            self.wants_checkpoint = True  # soon, and with it the snapshot that the rest waits for
 
     def settled_segments(self) -> list[tuple[Segment, int]]:
         """Sealed segments that no flush, checkpoint or repair comes back to, with the offset where the next one begins.
