@@ -23,7 +23,7 @@ from typing import Any
 from kio.schema.index import api_key_map, schema_name_map
 
 APIS = [
-    # Issue 1: the log and its administration.
+    # The log and its administration.
     "produce",
     "fetch",
     "list_offsets",
@@ -43,7 +43,7 @@ APIS = [
     "describe_producers",
     "describe_topic_partitions",
     "describe_log_dirs",
-    # Issue 2: groups and transactions.
+    # Groups and transactions.
     "offset_commit",
     "offset_fetch",
     "join_group",
