@@ -234,7 +234,9 @@ class PartitionLog:
 
     def _roll(self) -> Segment:
         """Seal the active segment and start the next one at the log end."""
-        self.active.log.truncate(self.active.size)  # a write that failed may have left bytes behind
+        if self._files.size(self.active.log.path) > self.active.size:  # a write that failed left bytes behind
+            self.active.log.truncate(self.active.size)
+            self.active.log.sync()
         segment = Segment(self._files, self.directory, self.end_offset)
         if segment.size:  # left by an attempt that failed before this one
             segment.log.truncate(0)

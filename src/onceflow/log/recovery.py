@@ -224,7 +224,8 @@ def _walk(
                 segment.note(at, header.size, header.last_offset, header.max_timestamp, index_interval)
             position, end_offset = at + header.size, header.last_offset + 1
     except CorruptLog:
-        if end_offset < checkpoint:
+        # With indexes to go by, it may be they who are wrong.
+        if end_offset < checkpoint and (must_reach or index_interval is None):
             raise
     if must_reach and end_offset < checkpoint:
         raise CorruptLog(f"{segment.log.path} ends at offset {end_offset}.")

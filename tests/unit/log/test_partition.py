@@ -191,6 +191,23 @@ def test_what_a_failed_write_left_behind_does_not_stay_in_a_sealed_segment() -> 
     assert log.size == len(b"".join(batch for _, batch in read_all(log)))
 
 
+def test_what_a_failed_write_left_behind_does_not_come_back_into_a_sealed_segment() -> None:
+    for seed in range(10):
+        files = MemoryFileSystem()
+        log = open_log(files, SMALL)
+        write(log, 0)
+        files.write_failure = (0, 50)
+        with pytest.raises(StorageError):
+            write(log, 1)
+        checkpoint(log)
+        log.roll()
+        files = files.kill()
+        log = open_log(files, SMALL)
+        write(log, 1)
+        checkpoint(log)
+        assert numbers(open_log(files.crash(random.Random(seed)), SMALL)) == [0, 1]
+
+
 # Rolling
 
 

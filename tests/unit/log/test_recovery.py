@@ -359,6 +359,19 @@ def test_segments_before_the_log_start_that_were_freed_and_came_back_are_no_matt
         check_usable(log)
 
 
+def test_a_torn_write_behind_freed_records_that_came_back_does_not_cost_the_checkpoint() -> None:
+    """The segment after them did not get to disk, so they are at the end of the log, and that is where it was written."""
+    files = log_of(9, checkpoint_after=9)
+    add(files, "log-start-offset", b"9\n")
+    for base in (3, 6):
+        files.remove(DIRECTORY / file_name(base, LOG))
+    change(files, 0, LOG, lambda data: data + half(NEXT))
+    log = open_log(files, SMALL)
+    assert (log.recovered.checkpoint, log.start_offset, log.end_offset) == (9, 9, 9)
+    assert append(log, make_batch(producer=(1, 0, 8))) == (8, -1, True)
+    check_usable(log)
+
+
 # Indexes
 
 
