@@ -34,6 +34,7 @@ __all__ = [
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
 DAY_MS: Final = 86_400_000
+MB: Final = 1024 * 1024
 
 
 class Type(enum.IntEnum):
@@ -133,6 +134,9 @@ _PARSERS: Final[dict[Type, Callable[[str], Any]]] = {
     Type.LIST: lambda text: tuple(word.strip() for word in text.split(",") if word.strip()),
 }
 
+_ONE_PARTITION: Final = (
+    "Partitions of the coordinator's own topic. Kafka has 50, to share the work among brokers; one node syncs one file."
+)
 _REPLICAS: Final = "Accepted for compatibility; without effect on a single node."
 
 
@@ -211,6 +215,38 @@ BROKER_SETTINGS: Final = _table(
     _s("max.connections", Type.INT, INT_MAX, "Connections beyond this are closed at once.", low=0),
     _s("fetch.max.bytes", Type.INT, 57_671_680, "The most that one fetch is answered with.", low=1024),
     _s("producer.id.expiration.ms", Type.INT, DAY_MS, "An idle producer is forgotten after this time.", low=1),
+    _s("transaction.max.timeout.ms", Type.INT, 900_000, "The longest transaction timeout a producer may ask for.",
+       low=1),
+    _s("transactional.id.expiration.ms", Type.INT, 7 * DAY_MS, "A transactional id that nobody uses is forgotten after "
+       "this time.", low=1),
+    _s("transaction.abort.timed.out.transaction.cleanup.interval.ms", Type.INT, 10_000, "How often transactions are "
+       "looked for that have outlived their timeout.", low=1),
+    _s("transaction.remove.expired.transaction.cleanup.interval.ms", Type.INT, 3_600_000, "How often transactional ids "
+       "are looked for that nobody uses any more.", low=1),
+    _s("transaction.state.log.num.partitions", Type.INT, 1, _ONE_PARTITION, low=1),
+    _s("transaction.state.log.segment.bytes", Type.INT, 100 * MB, "Segment size of __transaction_state.", low=1),
+    _s("transaction.state.log.replication.factor", Type.SHORT, 1, _REPLICAS, low=1),
+    _s("transaction.state.log.min.isr", Type.INT, 1, _REPLICAS, low=1),
+    _s("offsets.topic.num.partitions", Type.INT, 1, _ONE_PARTITION, low=1),
+    _s("offsets.topic.segment.bytes", Type.INT, 100 * MB, "Segment size of __consumer_offsets.", low=1),
+    _s("offsets.topic.replication.factor", Type.SHORT, 1, _REPLICAS, low=1),
+    _s("offset.metadata.max.bytes", Type.INT, 4096, "The longest text that may be stored with an offset."),
+    _s("offsets.retention.minutes", Type.INT, 10_080, "Offsets of a group without members are forgotten after this "
+       "time.", low=1),
+    _s("offsets.retention.check.interval.ms", Type.LONG, 600_000, "How often offsets are looked for that have outlived "
+       "their group.", low=1),
+    _s("group.min.session.timeout.ms", Type.INT, 6_000, "The shortest session timeout a classic member may ask for."),
+    _s("group.max.session.timeout.ms", Type.INT, 1_800_000, "The longest session timeout a classic member may ask "
+       "for."),
+    _s("group.initial.rebalance.delay.ms", Type.INT, 0, "How long a new group waits for more members before it "
+       "begins."),
+    _s("group.max.size", Type.INT, INT_MAX, "The most members of a classic group.", low=1),
+    _s("group.consumer.session.timeout.ms", Type.INT, 45_000, "A member of a consumer group that is silent for this "
+       "long is put out.", low=1),
+    _s("group.consumer.heartbeat.interval.ms", Type.INT, 5_000, "How often members of a consumer group report.", low=1),
+    _s("group.consumer.max.size", Type.INT, INT_MAX, "The most members of a consumer group.", low=1),
+    _s("group.consumer.assignors", Type.LIST, "uniform,range", "How the broker shares out partitions; the first is the "
+       "default.", choices=("uniform", "range")),
     _s("log.retention.check.interval.ms", Type.LONG, 300_000, "How often retention is applied.", low=1),
     _s("log.cleaner.enable", Type.BOOLEAN, True, "Compact topics with cleanup.policy=compact."),
     _s("log.cleaner.backoff.ms", Type.LONG, 15_000, "How often topics are looked at for compaction.", low=0),

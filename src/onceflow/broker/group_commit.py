@@ -91,6 +91,8 @@ class GroupCommit:
         self._dirty.pop(partition, None)
         try:
             partition.log.fail_flush()
+            if partition.on_taken_back is not None:
+                partition.on_taken_back()
         finally:
             partition.refuse_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
 

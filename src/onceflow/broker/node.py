@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from onceflow.broker.group_commit import GroupCommit
+from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topic, Topics
 from onceflow.clock import Clock
 from onceflow.config import PRODUCER_ID_BLOCK, BrokerConfig
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.compaction import Cleaner, Pace
 from onceflow.log.files import FileSystem
-from onceflow.log.partition import PartitionLog
+from onceflow.log.partition import Appended, PartitionLog
+from onceflow.wire.batch import BatchHeader
 
 __all__ = ["Node"]
 
@@ -87,6 +89,28 @@ class Node:
             return value
         except (ValueError, LookupError, TypeError) as error:
             raise CorruptLog(f"{path} is damaged ({error}); restore it from a backup of the directory.") from error
+
+    # Writing
+
+    def write(self, partition: Partition, batch: memoryview, header: BatchHeader) -> Appended:
+        """Append a batch and see to it that it gets to disk; `partition.when_durable` says when.
+
+        Raises `ProtocolError` with nothing written.
+        """
+        try:
+            appended = partition.log.append(batch, header)
+        except StorageError as error:
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self.wrote(partition)
+        return appended
+
+    def wrote(self, partition: Partition) -> None:
+        """Records were appended to a partition: have them synced, or let readers know."""
+        if partition.log.is_dirty:
+            assert self.group_commit is not None
+            self.group_commit.wrote(partition)
+        elif partition.fetchers:
+            partition.wake()
 
     # Topics
 

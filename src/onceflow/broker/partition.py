@@ -23,7 +23,7 @@ class Fetcher(Protocol):
 
 
 class Partition:
-    __slots__ = ("_durable_waiters", "fetchers", "index", "log", "topic")
+    __slots__ = ("_durable_waiters", "fetchers", "index", "log", "on_taken_back", "topic")
 
     def __init__(self, topic: str, index: int, log: PartitionLog) -> None:
         self.topic = topic
@@ -31,6 +31,8 @@ class Partition:
         self.log = log
         self.fetchers: dict[Fetcher, None] = {}
         self._durable_waiters: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
+        self.on_taken_back: Callable[[], None] | None = None
+        """Called when a flush has failed and the log has gone back to its high watermark, before waiters are told."""
 
     def when_durable(self, offset: int, done: Callable[[ErrorCode], None]) -> None:
         """Call `done` when the high watermark is at or above `offset`, or when that will not happen."""

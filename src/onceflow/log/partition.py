@@ -429,6 +429,13 @@ class PartitionLog:
                 return FileSlice(segment.log, position, wanted)
         return empty
 
+    def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Every batch from the log start to the high watermark, for who keeps state in a log."""
+        for segment, end in self._readable_from(self.start_offset):
+            for _, header, batch in segment.batches(0, end):
+                if header.last_offset >= self.start_offset:
+                    yield header, batch
+
     def bytes_after(self, offset: int) -> int:
         """About how many bytes a read at `offset` could return; exact enough for a long poll's min_bytes."""
         if offset >= self.high_watermark:

@@ -1,0 +1,128 @@
+"""The topics in which coordinators keep their state: records in, and a word when they are on disk.
+
+Both coordinators work alike:
+
+    decide         from what is in memory, without changing it
+    append         the records that say what was decided
+    apply          them to memory, with the same code that a restart replays them with
+    answer         when they are on disk (`when_durable`); so must every answer that is based on them
+
+Appended is not yet on disk. If the disk refuses, the log goes back to what it had, `on_taken_back` is called so that
+the coordinator reads its state again, and then everybody who waits is told. The order on disk is the order of appending
+(one log), so whoever knows that a record is on disk knows it of all before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from onceflow.broker.partition import Partition
+from onceflow.broker.topics import Topic
+from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.wire.batch import BatchHeader, read_header
+from onceflow.wire.records import Record, build_batch, read_records
+
+if TYPE_CHECKING:
+    from onceflow.broker.node import Node
+
+__all__ = ["KeyValue", "StateLog", "java_hash"]
+
+KeyValue = tuple[bytes, bytes | None]
+"""A record of a state topic; without a value it is a tombstone."""
+
+Done = Callable[[ErrorCode], None]
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode`, by which Kafka finds the partition of a group or a transactional id."""
+    code = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        code = (31 * code + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return code - (1 << 32) if code >= 1 << 31 else code
+
+
+def partition_of(key: str, partitions: int) -> int:
+    code = java_hash(key)
+    return 0 if code == -(2**31) else abs(code) % partitions
+
+
+class StateLog:
+    """One state topic, made when it is first needed."""
+
+    def __init__(self, node: Node, topic: str, prefix: str, on_taken_back: Callable[[int], None]) -> None:
+        """`prefix` is that of the broker settings about the topic; `on_taken_back` gets the index of a partition."""
+        self._node = node
+        self.name: Final = topic
+        self._prefix = prefix
+        self._on_taken_back = on_taken_back
+        self._topic: Topic | None = node.topics.get(topic)
+        if self._topic is not None:
+            self._watch(self._topic)
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return self._topic.partitions if self._topic is not None else []
+
+    def open(self) -> None:
+        """Make the topic unless it is there."""
+        if self._topic is not None:
+            return
+        config = self._node.config
+        overrides = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": config.text(f"{self._prefix}.segment.bytes"),
+        }
+        try:
+            self._topic = self._node.topics.create(self.name, config[f"{self._prefix}.num.partitions"], overrides)
+        except StorageError as error:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        self._watch(self._topic)
+
+    def _watch(self, topic: Topic) -> None:
+        for partition in topic.partitions:
+            partition.on_taken_back = partial(self._on_taken_back, partition.index)
+
+    def partition_of(self, key: str) -> int:
+        """Where the state of a group or of a transactional id is kept."""
+        self.open()
+        return partition_of(key, len(self.partitions))
+
+    def append(self, index: int, records: Sequence[KeyValue], *, producer: tuple[int, int] | None = None) -> None:
+        """Write records as one batch; `producer` (id and epoch) makes it part of that producer's transaction.
+
+        Raises `ProtocolError`, with nothing written, if the disk refuses or the producer is fenced.
+        """
+        if not records:
+            return
+        self.open()
+        now_ms = self._node.clock.now_ms()
+        entries = [Record(at, now_ms, key, value) for at, (key, value) in enumerate(records)]
+        if producer is None:
+            batch = build_batch(entries, base_offset=0)
+        else:
+            batch = build_batch(
+                entries, base_offset=0, producer_id=producer[0], producer_epoch=producer[1], transactional=True
+            )
+        self._node.write(self.partitions[index], memoryview(bytearray(batch)), read_header(batch))
+
+    def when_durable(self, index: int, done: Done) -> None:
+        """Call `done` once all that was appended so far is on disk (at once, if it is), or with why it never will be."""
+        if self._topic is None:
+            done(ErrorCode.NONE)
+            return
+        partition = self.partitions[index]
+        if partition.log.end_offset <= partition.log.high_watermark:
+            done(ErrorCode.NONE)
+        else:
+            partition.when_durable(
+                partition.log.end_offset, lambda error: done(ErrorCode.COORDINATOR_NOT_AVAILABLE if error else error)
+            )
+
+    def replay(self, index: int) -> Iterator[tuple[BatchHeader, list[Record]]]:
+        """Every batch of a partition up to its high watermark, control batches too, with its records."""
+        for header, batch in self.partitions[index].log.batches():
+            yield header, list(read_records(batch))

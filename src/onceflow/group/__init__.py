@@ -1,0 +1,1 @@
+"""The group coordinator: what it decides. No sockets, no files, no clock."""

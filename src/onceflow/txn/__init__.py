@@ -1,0 +1,1 @@
+"""The transaction coordinator: what it decides. No sockets, no files, no clock."""
