@@ -110,7 +110,7 @@ class StateLog:
         self._node.write(self.partitions[index], memoryview(bytearray(batch)), read_header(batch))
 
     def when_durable(self, index: int, done: Done) -> None:
-        """Call `done` once all that was appended so far is on disk (at once, if it is), or with why it never will be."""
+        """Call `done` once all that was appended so far is on disk, which may be now, or with why it never will be."""
         if self._topic is None:
             done(ErrorCode.NONE)
             return

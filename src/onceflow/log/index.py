@@ -51,6 +51,11 @@ class OffsetIndex:
         at = bisect_right(self._offsets, offset - self._base)
         return self._positions[at - 1] if at else 0
 
+    def offset_after(self, position: int) -> int | None:
+        """An offset that no batch before this position reaches; None if only the end of the segment is one."""
+        at = bisect_left(self._positions, position)
+        return self._base + self._offsets[at] if at < len(self._offsets) else None
+
     def cut(self, position: int) -> None:
         """Forget entries at or behind a position in the log."""
         keep = bisect_left(self._positions, position)

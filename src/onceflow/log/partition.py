@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 from onceflow.clock import Clock
 from onceflow.config import TopicConfig
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.log.aborted import AbortedTransaction
 from onceflow.log.files import File, FileSlice, FileSystem
 from onceflow.log.recovery import SNAPSHOT_SUFFIX, Recovered, recover, snapshots
 from onceflow.log.segment import Segment, file_name
@@ -40,7 +41,7 @@ from onceflow.wire.batch import (
     read_header,
     stamp_append_time,
 )
-from onceflow.wire.records import read_records
+from onceflow.wire.records import EndTxnMarker, build_batch, read_records
 
 __all__ = ["Appended", "Checkpoint", "Flush", "PartitionLog", "TimestampedOffset"]
 
@@ -164,12 +165,16 @@ class PartitionLog:
         self.wants_checkpoint = found.scanned_bytes > 0
         self._needs_repair = False
         self._dirty: list[File] = []
+        self._stable_at: tuple[int, Segment | None, int] = (-1, None, 0)
+        """Where the last stable offset was found last: (offset, segment, position)."""
         self._new_names = is_new  # then the first flush makes the name durable
         self._set_high_watermark(self.active, self.active.size, self.end_offset)
 
     # Writing
 
-    def append(self, batch: memoryview, header: BatchHeader, now_ms: int | None = None) -> Appended:
+    def append(
+        self, batch: memoryview, header: BatchHeader, now_ms: int | None = None, *, new_from_zero: bool = False
+    ) -> Appended:
         """Write one batch that `validation.accept` let through, or recognise it as a repeat.
 
         Raises `ProtocolError` for a sequence or epoch that does not fit and `StorageError` when the disk refuses;
@@ -178,7 +183,7 @@ class PartitionLog:
         if self._needs_repair:
             self._repair()  # first: until then the producers remember batches that were taken back
         if header.producer_id != NO_PRODUCER_ID:
-            earlier = self.producers.check(header)
+            earlier = self.producers.check(header, new_from_zero=new_from_zero)
             if earlier is not None:
                 time = earlier.timestamp if self.config.append_time else NO_TIMESTAMP
                 return Appended(earlier.first_offset, time, True)
@@ -189,6 +194,39 @@ class PartitionLog:
             stamp_append_time(batch, now_ms)
             header = read_header(batch)
             append_time_ms = now_ms
+        base_offset = self._write(batch, header, now_ms)
+        if header.producer_id != NO_PRODUCER_ID:
+            self.producers.complete(header, base_offset, now_ms)
+        return Appended(base_offset, append_time_ms, False)
+
+    def append_marker(self, producer_id: int, epoch: int, marker: EndTxnMarker, *, bumped: bool) -> int:
+        """End a producer's transaction on this partition, if it has one; returns the offset of the marker.
+
+        `bumped`: the epoch is the one after the transaction's (V2). Raises as `append` does.
+        """
+        if self._needs_repair:
+            self._repair()
+        self.producers.check_marker(producer_id, epoch, marker.coordinator_epoch, bumped=bumped)
+        now_ms = self._clock.now_ms()
+        batch = bytearray(
+            build_batch(
+                (marker.to_record(offset=0, timestamp=now_ms),),
+                base_offset=0,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                transactional=True,
+                control=True,
+            )
+        )
+        header = read_header(batch)
+        offset = self._write(memoryview(batch), header, now_ms)
+        aborted = self.producers.complete_marker(header, marker, offset, now_ms)
+        if aborted is not None:
+            self.active.aborted.add(aborted)
+        return offset
+
+    def _write(self, batch: memoryview, header: BatchHeader, now_ms: int) -> int:
+        """Put a batch at the end of the log; returns its offset. The producers' memory is left to the caller."""
         base_offset = self.end_offset
         last_offset = base_offset + header.last_offset_delta
         segment = self.active
@@ -202,14 +240,12 @@ class PartitionLog:
         segment.log.append(batch)
         # Written: from here on nothing can fail.
         segment.note(position, size, last_offset, header.max_timestamp, self.config.index_interval_bytes)
-        if header.producer_id != NO_PRODUCER_ID:
-            self.producers.complete(header, base_offset, now_ms)
         self.end_offset = last_offset + 1
         if not self._fsync:
             self._set_high_watermark(segment, position + size, self.end_offset)
         elif segment.log not in self._dirty:
             self._dirty.append(segment.log)
-        return Appended(base_offset, append_time_ms, False)
+        return base_offset
 
     def _is_full(self, segment: Segment, more_bytes: int, last_offset: int, now_ms: int) -> bool:
         config = self.config
@@ -328,8 +364,8 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it no transaction is undecided. Without transactions that is the high watermark."""
-        return self.high_watermark
+        """Below it no transaction is undecided. Without open transactions that is the high watermark."""
+        return max(self.producers.undecided_from(self.high_watermark), self.start_offset)
 
     # Checkpoints
 
@@ -396,14 +432,17 @@ class PartitionLog:
 
     # Reading
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> bytes:
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True, committed: bool = False) -> bytes:
         """What `slice` finds, as bytes."""
-        found = self.slice(offset, max_bytes, at_least_one=at_least_one)
+        found = self.slice(offset, max_bytes, at_least_one=at_least_one, committed=committed)
         return found.read() if found is not None else b""
 
-    def slice(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> FileSlice | None:
+    def slice(
+        self, offset: int, max_bytes: int, *, at_least_one: bool = True, committed: bool = False
+    ) -> FileSlice | None:
         """Batches from the one that holds `offset`, up to the high watermark, cut at `max_bytes` wherever that falls.
 
+        `committed` ends it at the last stable offset; what was aborted below that is in there too (`aborted_in`).
         With `at_least_one` the first batch comes whole even if it is larger. Batches that compaction left without
         records are passed over, unless nothing else follows: librdkafka takes an answer without a single record for
         one that was cut too short, and after ten of them reports an error.
@@ -416,7 +455,7 @@ class PartitionLog:
         if offset >= self.high_watermark:
             return None
         empty = None
-        for segment, end in self._readable_from(offset):
+        for segment, end in self._readable_from(offset, committed=committed):
             for position, first in segment.headers_from(offset, end):
                 if not first.count:
                     empty = FileSlice(segment.log, position, first.size)
@@ -436,12 +475,29 @@ class PartitionLog:
                 if header.last_offset >= self.start_offset:
                     yield header, batch
 
-    def bytes_after(self, offset: int) -> int:
+    def aborted_in(self, offset: int, found: FileSlice) -> list[AbortedTransaction]:
+        """The aborted transactions with records in a slice that begins with the batch of `offset`."""
+        at = max(0, bisect_right(self._bases, offset) - 1)
+        while self.segments[at].log is not found.file:
+            at += 1
+        bound = self.segments[at].offset_index.offset_after(found.at + found.size)
+        if bound is None:
+            bound = self._bases[at + 1] if at + 1 < len(self._bases) else self.end_offset
+        touched = []
+        for segment in islice(self.segments, at, None):
+            for entry in segment.aborted:
+                if entry.last_offset >= offset and entry.first_offset < bound:
+                    touched.append(entry)
+                if entry.last_stable_offset >= bound:
+                    return touched
+        return touched
+
+    def bytes_after(self, offset: int, *, committed: bool = False) -> int:
         """About how many bytes a read at `offset` could return; exact enough for a long poll's min_bytes."""
         if offset >= self.high_watermark:
             return 0
         available = 0
-        for segment, end in self._readable_from(offset):
+        for segment, end in self._readable_from(offset, committed=committed):
             if not available:
                 found = segment.locate(offset, end)
                 if found is not None:
@@ -450,14 +506,26 @@ class PartitionLog:
                 available += end
         return available
 
-    def _readable_from(self, offset: int) -> Iterator[tuple[Segment, int]]:
+    def _readable_from(self, offset: int, *, committed: bool = False) -> Iterator[tuple[Segment, int]]:
         """Segments from the one that may hold `offset`, each with the position up to which it may be read."""
-        hw_base = self._hw_segment.base_offset
+        last, end = self._stable_end() if committed else (self._hw_segment, self._hw_position)
         at = max(0, bisect_right(self._bases, offset) - 1)
         for segment in islice(self.segments, at, None):
-            if segment.base_offset > hw_base:
+            if segment.base_offset > last.base_offset:
                 return
-            yield segment, self._hw_position if segment is self._hw_segment else segment.size
+            yield segment, end if segment is last else segment.size
+
+    def _stable_end(self) -> tuple[Segment, int]:
+        """The segment and the position of the last stable offset."""
+        offset = self.last_stable_offset
+        if offset == self.high_watermark:
+            return self._hw_segment, self._hw_position
+        segment = self.segments[max(0, bisect_right(self._bases, offset) - 1)]
+        if self._stable_at[:2] != (offset, segment):
+            found = segment.locate(offset, segment.size)
+            assert found is not None
+            self._stable_at = (offset, segment, found[0])
+        return segment, self._stable_at[2]
 
     # Finding by time
 

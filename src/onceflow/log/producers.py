@@ -16,7 +16,12 @@ The answers are Kafka's (`ProducerAppendInfo`, `ProducerStateManager`):
     epoch lower than the last one seen              47 INVALID_PRODUCER_EPOCH
     a new epoch that does not start with sequence 0 45 OUT_OF_ORDER_SEQUENCE_NUMBER
     same epoch, not the next sequence               45 OUT_OF_ORDER_SEQUENCE_NUMBER
-    a producer id never seen here (or expired)      accepted with any sequence
+    a producer id never seen here (or expired)      accepted with any sequence; in transactions V2 only with 0 (45)
+    outside a transaction while one is open         48 INVALID_TXN_STATE
+
+TRANSACTIONS. The first transactional batch of a producer opens its transaction on this partition, a marker ends it. A
+producer has at most one open here. A transaction is *undecided* until its marker is below the high watermark: what a
+crash could take back decides nothing. `undecided_from` is where the first undecided one begins.
 
 The snapshot file has Kafka's format (`kafka-dump-log` reads it), with one liberty: Kafka saves only the last batch of
 each producer, we save up to five, as entries of the same id, oldest first. A reader that keeps the last entry per id,
@@ -33,7 +38,9 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError
-from onceflow.wire.batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, BatchHeader
+from onceflow.log.aborted import AbortedTransaction
+from onceflow.wire.batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
+from onceflow.wire.records import EndTxnMarker
 
 __all__ = ["BatchMemory", "Producer", "ProducerStates"]
 
@@ -72,14 +79,15 @@ class Producer:
     transaction_first_offset: int = -1
     seen_ms: int = 0
     """When it last wrote, by our clock: what expiry goes by (a producer's own timestamps may lie years back)."""
+    last_timestamp: int = -1
+
+    @property
+    def is_in_transaction(self) -> bool:
+        return self.transaction_first_offset >= 0
 
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else -1
-
-    @property
-    def last_timestamp(self) -> int:
-        return self.batches[-1].timestamp if self.batches else -1
 
 
 class ProducerStates:
@@ -87,6 +95,10 @@ class ProducerStates:
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
+        self._open: dict[int, int] = {}
+        """Producers with an open transaction and where it begins; in the order of beginning."""
+        self._ended: list[tuple[int, int]] = []
+        """Transactions whose marker may not be below the high watermark yet: (offset of the marker, first offset)."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -97,11 +109,31 @@ class ProducerStates:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
-    def check(self, batch: BatchHeader) -> BatchMemory | None:
-        """None if `batch` may be appended, the earlier batch if it is a repeat; a refusal raises `ProtocolError`."""
+    def check(self, batch: BatchHeader, *, new_from_zero: bool = False) -> BatchMemory | None:
+        """None if `batch` may be appended, the earlier batch if it is a repeat; a refusal raises `ProtocolError`.
+
+        `new_from_zero` is asked of transactions V2, where a producer that is not known here cannot have written before.
+        """
         producer = self._producers.get(batch.producer_id)
         if producer is None:
+            if new_from_zero and batch.base_sequence > 0:
+                raise ProtocolError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"Producer {batch.producer_id} is new here and sent sequence {batch.base_sequence} instead of 0.",
+                )
             return None
+        earlier = self._check_sequence(batch, producer)
+        if earlier is None and producer.is_in_transaction and not batch.is_transactional:
+            raise ProtocolError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {batch.producer_id} has an open transaction here and wrote outside of it.",
+            )
+        return earlier
+
+    @staticmethod
+    def _check_sequence(batch: BatchHeader, producer: Producer) -> BatchMemory | None:
+        if batch.base_sequence == NO_SEQUENCE and batch.producer_epoch >= producer.epoch:
+            return None  # a coordinator writes for the producer, and does not count
         if batch.producer_epoch == producer.epoch:
             last = batch.last_sequence
             for earlier in producer.batches:
@@ -129,8 +161,58 @@ class ProducerStates:
             )
         return None
 
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, *, bumped: bool) -> None:
+        """Raise `ProtocolError` if a marker comes from a coordinator, or for an epoch, that is past.
+
+        With `bumped` the marker carries the epoch after that of its transaction (V2), so an open transaction of the
+        marker's own epoch is a later one, which this marker must not end.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return
+        if epoch < producer.epoch or (bumped and epoch == producer.epoch and producer.is_in_transaction):
+            raise ProtocolError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"A marker for epoch {epoch} of producer {producer_id}, which is at epoch {producer.epoch}.",
+            )
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise ProtocolError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"A marker of coordinator epoch {coordinator_epoch} after one of {producer.coordinator_epoch}.",
+            )
+
     def complete(self, batch: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Remember a batch that is in the log at `base_offset`."""
+        """Remember a batch of data that is in the log at `base_offset`."""
+        producer = self._touch(batch, now_ms)
+        if batch.base_sequence != NO_SEQUENCE:
+            delta = batch.last_offset_delta
+            memory = BatchMemory(batch.last_sequence, base_offset + delta, delta, batch.max_timestamp)
+            producer.batches.append(memory)
+            if len(producer.batches) > REMEMBERED_BATCHES:
+                del producer.batches[0]
+        # What compaction has emptied opens nothing: its transaction ended long ago.
+        if batch.is_transactional and not producer.is_in_transaction and batch.count:
+            producer.transaction_first_offset = base_offset
+            self._open[batch.producer_id] = base_offset
+
+    def complete_marker(
+        self, batch: BatchHeader, marker: EndTxnMarker, offset: int, now_ms: int
+    ) -> AbortedTransaction | None:
+        """Remember a marker that is in the log at `offset`; what it aborted, if anything."""
+        producer = self._touch(batch, now_ms)
+        producer.coordinator_epoch = marker.coordinator_epoch
+        if not producer.is_in_transaction:
+            return None
+        first_offset = producer.transaction_first_offset
+        producer.transaction_first_offset = -1
+        del self._open[batch.producer_id]
+        self._ended.append((offset, first_offset))
+        if marker.commit:
+            return None
+        last_stable_offset = next(iter(self._open.values()), offset + 1)
+        return AbortedTransaction(batch.producer_id, first_offset, offset, last_stable_offset)
+
+    def _touch(self, batch: BatchHeader, now_ms: int) -> Producer:
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             producer = self._producers[batch.producer_id] = Producer(batch.producer_epoch)
@@ -138,20 +220,23 @@ class ProducerStates:
             producer.epoch = batch.producer_epoch
             producer.batches.clear()
         producer.seen_ms = now_ms
-        if batch.is_control:
-            return
-        delta = batch.last_offset_delta
-        memory = BatchMemory(batch.last_sequence, base_offset + delta, delta, batch.max_timestamp)
-        producer.batches.append(memory)
-        if len(producer.batches) > REMEMBERED_BATCHES:
-            del producer.batches[0]
+        producer.last_timestamp = batch.max_timestamp
+        return producer
+
+    def undecided_from(self, high_watermark: int) -> int:
+        """Where the first undecided transaction begins; the high watermark, if there is none."""
+        ended = self._ended
+        while ended and ended[0][0] < high_watermark:
+            del ended[0]
+        first = next(iter(self._open.values()), high_watermark)
+        return min(first, high_watermark, *(first_offset for _, first_offset in ended))
 
     def expire(self, before_ms: int) -> int:
         """Forget producers last seen before a time, except in an open transaction. Returns how many."""
         idle = [
             producer_id
             for producer_id, producer in self._producers.items()
-            if producer.seen_ms < before_ms and producer.transaction_first_offset < 0
+            if producer.seen_ms < before_ms and not producer.is_in_transaction
         ]
         for producer_id in idle:
             del self._producers[producer_id]
@@ -163,7 +248,7 @@ class ProducerStates:
         entries = bytearray()
         count = 0
         for producer_id, producer in self._producers.items():
-            for batch in producer.batches or [BatchMemory(-1, -1, 0, -1)]:
+            for batch in producer.batches or [BatchMemory(-1, -1, 0, producer.last_timestamp)]:
                 entries += _SNAPSHOT_ENTRY.pack(
                     producer_id,
                     producer.epoch,
@@ -188,8 +273,11 @@ class ProducerStates:
             producer.coordinator_epoch = coordinator_epoch
             producer.transaction_first_offset = first_offset
             producer.seen_ms = now_ms
+            producer.last_timestamp = timestamp
             if last_offset >= 0:
                 producer.batches.append(BatchMemory(last_sequence, last_offset, delta, timestamp))
+        begun = sorted((producer.transaction_first_offset, id) for id, producer in states if producer.is_in_transaction)
+        states._open = {id: first_offset for first_offset, id in begun}
         return states
 
 

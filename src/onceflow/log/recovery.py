@@ -8,6 +8,7 @@ What a crash can have left, and what becomes of it:
     a segment that begins too early         cut likewise: it was removed, but its removal did not get to disk
     index entries behind the checkpoint     dropped and made again from the log
     a missing or damaged index              made again from its segment
+    aborted transactions behind it          dropped likewise; see `log.aborted`
     a damaged snapshot                      removed; an older one is taken, and more of the log is read
     half-written files (.tmp, .cleaned)     removed; see `log.compaction` for its commit point
 
@@ -28,7 +29,8 @@ from onceflow.log import compaction
 from onceflow.log.files import TEMPORARY_SUFFIX, FileSystem
 from onceflow.log.producers import ProducerStates
 from onceflow.log.segment import LOG_SUFFIX, Segment, file_name
-from onceflow.wire.batch import NO_PRODUCER_ID, checksum
+from onceflow.wire.batch import NO_PRODUCER_ID, BatchHeader, checksum
+from onceflow.wire.records import EndTxnMarker, read_records
 
 __all__ = ["SNAPSHOT_SUFFIX", "Recovered", "recover", "snapshots"]
 
@@ -111,6 +113,7 @@ class _Scan:
         # The segment with the batch before the checkpoint: its indexes may know more than was left of it.
         first = max((at for at, segment in enumerate(self.segments) if segment.base_offset < checkpoint), default=0)
         position, is_saved = self._position_of_checkpoint(first, checkpoint)
+        self.segments[first].forget_aborted(checkpoint)
         found = Recovered(self.segments, first, producers, checkpoint, checkpoint, 0, 0)
         if is_saved and position == self.segments[first].size and first + 1 < len(self.segments):
             found.first_unsaved = first + 1
@@ -122,6 +125,7 @@ class _Scan:
                     break
                 found.end_offset = max(found.end_offset, segment.base_offset)
                 segment.start_indexes()
+                segment.forget_aborted(0)
                 position = 0
             sound_to = self._read(segment, position, found)
             if sound_to < segment.size:
@@ -163,13 +167,22 @@ class _Scan:
                 break
             segment.note(position, header.size, header.last_offset, header.max_timestamp, self.index_interval)
             if header.producer_id != NO_PRODUCER_ID:
-                found.producers.complete(header, header.base_offset, self.now_ms)
+                self._replay(segment, header, batch, found.producers)
             if header.base_offset > found.end_offset or header.count <= header.last_offset_delta:
                 self.may_have_gaps = True
             found.end_offset = header.last_offset + 1
             position += header.size
         found.scanned_bytes += position - started_at
         return position
+
+    def _replay(self, segment: Segment, header: BatchHeader, batch: bytes, producers: ProducerStates) -> None:
+        if not header.is_control:
+            producers.complete(header, header.base_offset, self.now_ms)
+            return
+        for record in read_records(batch):  # one, or none if compaction has emptied it
+            aborted = producers.complete_marker(header, EndTxnMarker.read(record), header.base_offset, self.now_ms)
+            if aborted is not None:
+                segment.aborted.add(aborted)
 
     def _is_torn_off(self, segment: Segment, end_offset: int) -> bool:
         """Whether this segment does not begin where the one before it ends."""

@@ -1,11 +1,12 @@
-"""One segment: a file of record batches, its two indexes, and finding one's way in it.
+"""One segment: a file of record batches, its indexes, and finding one's way in it.
 
 Invariants:
 
 - The file is batches back to back, byte for byte as Apache Kafka stores them, from position 0 to `size`. Offsets
   rise; the first batch starts at or after `base_offset` (after it, where compaction removed records).
 - Only the last segment of a log grows. A sealed one never changes; compaction replaces it as a whole.
-- The indexes may miss entries, never hold a wrong one.
+- The indexes of offsets and times may miss entries, never hold a wrong one. That of aborted transactions
+  (`log.aborted`) has them all: it is not a hint, and is never dropped to be guessed again.
 - Large reads and scans go in pieces: no segment is ever in memory whole.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from onceflow.errors import CorruptLog, StorageError
+from onceflow.log.aborted import AbortedIndex
 from onceflow.log.files import Buffer, File, FileSystem
 from onceflow.log.index import OffsetIndex, TimeIndex
 from onceflow.wire.batch import HEADER_SIZE, MAGIC, MIN_LENGTH, NO_TIMESTAMP, BatchHeader, read_header
@@ -26,6 +28,7 @@ SCAN_CHUNK: Final = 1 << 20
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
+ABORTED_SUFFIX: Final = ".txnindex"
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -41,6 +44,7 @@ class Segment:
         self.log: File = files.open(self.path(LOG_SUFFIX)) if log is None else log
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
+        self._aborted: AbortedIndex | None = None
         self._bytes_since_entry = 0
         self.max_timestamp = NO_TIMESTAMP
         """Largest timestamp of the batches seen by `note`; `newest` also looks into the index."""
@@ -87,13 +91,15 @@ class Segment:
         try:
             for index, suffix in ((self.offset_index, OFFSET_INDEX_SUFFIX), (self.time_index, TIME_INDEX_SUFFIX)):
                 saved.append(self._save(index, self.path(suffix)))
+            if len(self.aborted):
+                saved.append(self._save(self.aborted, self.path(ABORTED_SUFFIX)))
         except StorageError:
             for file in saved:
                 file.close()
             raise
         return saved
 
-    def _save(self, index: OffsetIndex | TimeIndex, path: Path) -> File:
+    def _save(self, index: OffsetIndex | TimeIndex | AbortedIndex, path: Path) -> File:
         """Entries that an earlier checkpoint vouches for are never taken out of the file, not even for a moment.
 
         What is left after a crash in the middle would be a shorter index that looks sound, and with the last entry of
@@ -122,6 +128,8 @@ class Segment:
     def drop_indexes(self) -> None:
         """Free the memory of a sealed segment's indexes; they are read again when needed."""
         self._offset_index = self._time_index = None
+        if self._aborted:
+            self._aborted = None
 
     # Finding
 
@@ -138,6 +146,26 @@ class Segment:
             self.rebuild_indexes()
         assert self._time_index is not None
         return self._time_index
+
+    @property
+    def aborted(self) -> AbortedIndex:
+        """The transactions whose abort marker is in here. `CorruptLog` if the file that says so is damaged."""
+        if self._aborted is None:
+            data = self._read_if_there(ABORTED_SUFFIX)
+            self._aborted = AbortedIndex.from_bytes(data, self.path(ABORTED_SUFFIX)) if data else AbortedIndex()
+        return self._aborted
+
+    def forget_aborted(self, offset: int) -> None:
+        """Know nothing of transactions that ended at or behind an offset, here and in the file.
+
+        A file that goes may come back in a crash; then the same checkpoint is found again, and it goes again.
+        """
+        path = self.path(ABORTED_SUFFIX)
+        if offset <= self.base_offset or not self._files.exists(path):
+            self._files.remove(path)
+            self._aborted = AbortedIndex()
+        elif self.aborted.cut(offset):
+            self._files.replace(path, self.aborted.to_bytes())
 
     def load_indexes(self) -> bool:
         """Read both from their files; False where a file is missing or is not an index."""
@@ -225,5 +253,5 @@ class Segment:
 
     def delete(self) -> None:
         self.close()
-        for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX):
             self._files.remove(self.path(suffix))

@@ -35,7 +35,10 @@ def having(*written: BatchHeader) -> ProducerStates:
     states = ProducerStates()
     offset = 0
     for header in written:
-        states.complete(header, offset, T0)
+        if header.is_control:
+            states.complete_marker(header, EndTxnMarker(commit=True, coordinator_epoch=0), offset, T0)
+        else:
+            states.complete(header, offset, T0)
         offset += header.last_offset_delta + 1
     return states
 

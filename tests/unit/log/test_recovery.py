@@ -360,7 +360,7 @@ def test_segments_before_the_log_start_that_were_freed_and_came_back_are_no_matt
 
 
 def test_a_torn_write_behind_freed_records_that_came_back_does_not_cost_the_checkpoint() -> None:
-    """The segment after them did not get to disk, so they are at the end of the log, and that is where it was written."""
+    """The segment after them did not get to disk: they are at the end of the log, where the write was torn."""
     files = log_of(9, checkpoint_after=9)
     add(files, "log-start-offset", b"9\n")
     for base in (3, 6):
