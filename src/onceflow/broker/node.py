@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from onceflow.broker.group_commit import GroupCommit
+from onceflow.broker.groups import Groups
 from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topic, Topics
+from onceflow.broker.transactions import Transactions
 from onceflow.clock import Clock
 from onceflow.config import PRODUCER_ID_BLOCK, BrokerConfig
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
@@ -43,6 +45,10 @@ def kafka_uuid(id: uuid.UUID) -> str:
     return base64.urlsafe_b64encode(id.bytes).rstrip(b"=").decode()
 
 
+def _no_loop(seconds: float, run: Callable[[], None]) -> object:
+    raise RuntimeError("The node is not attached to a loop yet.")
+
+
 class Node:
     """One broker on one data directory, which the caller has locked."""
 
@@ -63,9 +69,15 @@ class Node:
         self.cleaner_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cleaner")
         self.cleaner = Cleaner(files, pace=Pace(CLEANER_WORK_S, CLEANER_REST_S))
         self.group_commit: GroupCommit | None = None
+        self.call_later: Callable[[float, Callable[[], None]], object] = _no_loop
+        self.groups = Groups(self)
+        self.transactions = Transactions(self)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         self.group_commit = GroupCommit(loop, self.disk_thread)
+        self.call_later = loop.call_later
+        self.groups.attach(loop)
+        self.transactions.resume()
 
     def _open_directory(self) -> str:
         """The cluster id that the directory was given when it was new."""

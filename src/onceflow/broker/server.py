@@ -162,6 +162,14 @@ def _chores(node: Node, connections: set[Connection]) -> list[Awaitable[None]]:
     chores: list[Awaitable[None]] = [
         _every(config["log.retention.check.interval.ms"] / 1000, node.apply_retention),
         _every(PRODUCER_EXPIRY_CHECK_S, node.expire_producers),
+        _every(
+            config["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000,
+            node.transactions.abort_timed_out,
+        ),
+        _every(
+            config["transaction.remove.expired.transaction.cleanup.interval.ms"] / 1000, node.transactions.expire
+        ),
+        _every(config["offsets.retention.check.interval.ms"] / 1000, node.groups.expire_offsets),
         _every_async(config["log.flush.offset.checkpoint.interval.ms"] / 1000, lambda: _checkpoint(node, False)),
         _every_async(ROLL_CHECK_S, lambda: _checkpoint(node, True)),
     ]

@@ -86,6 +86,8 @@ class Topics:
         self._clock = clock
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self.version = 0
+        """Another number after every topic that appeared, grew or went away."""
         files.make_directory(self._catalogue)
         self._load()
 
@@ -116,6 +118,10 @@ class Topics:
     def find(self, key: str | bytes) -> Topic | None:
         """By name, or by the bytes of an id."""
         return self._by_name.get(key) if isinstance(key, str) else self._by_id.get(key)
+
+    def partition(self, name: str, index: int) -> Partition | None:
+        topic = self._by_name.get(name)
+        return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
 
     def partitions(self) -> Iterator[Partition]:
         for topic in self._by_name.values():
@@ -165,6 +171,7 @@ class Topics:
             raise
         del self._by_name[topic.name]
         del self._by_id[topic.id.bytes]
+        self.version += 1
         for partition in topic.partitions:
             partition.log.abandon()
             partition.wake()
@@ -192,6 +199,7 @@ class Topics:
                 self._remove_folders(topic.name, indexes)
             raise
         topic.partitions.extend(added)
+        self.version += 1
 
     def configure(self, topic: Topic, overrides: Mapping[str, str]) -> None:
         """Give a topic new settings, all of them; they hold from the next record on."""
@@ -259,6 +267,7 @@ class Topics:
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.id.bytes] = topic
+        self.version += 1
 
     def _load(self) -> None:
         self._files.sync_directory(self._catalogue)  # whatever the last process died over: what is shown is certain

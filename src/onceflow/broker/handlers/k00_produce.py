@@ -6,14 +6,18 @@
 - A repeat by an idempotent producer is answered like the first time, and not before that is on disk.
 - v13 names topics by id (KIP-516).
 
+- The first transactional batch of a producer on a partition is checked with the coordinator: the partition must be in
+  the transaction (up to v10 48, v11 120). v12 and newer add it to the transaction themselves (V2, KIP-890). Nothing is
+  written before that is on disk; meanwhile the request waits, and what else the producer sends waits behind it.
+- Verification that has to be tried again is 19 up to v11, 51 since.
+
 This is the hot path: current versions are read and answered by hand (`wire.produce`), and nothing here looks at a
 record.
-
-Left out: transactional batches (48) until there is a transaction coordinator.
 """
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -25,6 +29,8 @@ from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
 from onceflow.log.validation import accept
+from onceflow.txn.transaction import TopicPartition
+from onceflow.wire.batch import HEADER_SIZE, read_header
 from onceflow.wire.codec import decode_from
 from onceflow.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -44,7 +50,12 @@ from onceflow.wire.produce import (
     read_produce,
 )
 
+logger = logging.getLogger(__name__)
+
 ZSTD_FROM_VERSION: Final = 7
+ABORTABLE_FROM_VERSION: Final = 11
+V2_FROM_VERSION: Final = 12
+NOTHING_REFUSED: Final[dict[TopicPartition, ErrorCode]] = {}
 RECORD_ERRORS: Final = (ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP)
 
 Failure = tuple[int, ErrorCode, str | None]
@@ -53,10 +64,114 @@ Failure = tuple[int, ErrorCode, str | None]
 
 def handle_frame(node: Node, context: Context, frame: memoryview, body_at: int) -> Answer | Deferred | None:
     version = context.version
-    body = (
-        read_produce(frame, body_at, version) if version >= BY_HAND_FROM_VERSION else _read_old(frame, body_at, version)
-    )
-    outcome = _Outcome(version)
+    body = _read(frame, body_at, version)
+    if body.transactional_id is None:
+        return _write(node, version, body, NOTHING_REFUSED)
+    if node.config.fsync:  # it may have to wait, and the frame is in a buffer that does not
+        body = _read(memoryview(bytearray(frame)), body_at, version)
+    return _InTransaction(node, version, body).write()
+
+
+def _read(frame: memoryview, body_at: int, version: int) -> ProduceBody:
+    if version >= BY_HAND_FROM_VERSION:
+        return read_produce(frame, body_at, version)
+    return _read_old(frame, body_at, version)
+
+
+class _InTransaction:
+    """A produce request of a transactional producer, which may have to wait for the coordinator."""
+
+    def __init__(self, node: Node, version: int, body: ProduceBody) -> None:
+        self._node = node
+        self._version = version
+        self._body = body
+        assert body.transactional_id is not None
+        self._id: str = body.transactional_id
+        self._unverified: dict[TopicPartition, None] = {}
+        self._result: Answer | Deferred | None = None
+        self._deferred: Deferred | None = None
+        self._is_settled = False
+
+    def write(self) -> Answer | Deferred | None:
+        self._node.transactions.when_free(self._id, self._verify)
+        if self._is_settled:
+            return self._result
+        self._deferred = Deferred()
+        return self._deferred
+
+    def _verify(self) -> None:
+        """The id is not busy: what was written before is known."""
+        identities = self._look()
+        if len(identities) > 1:
+            self._refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        elif identities:
+            self._node.transactions.verify(
+                self._id,
+                *identities.pop(),
+                self._unverified,
+                add=self._version >= V2_FROM_VERSION,
+                proceed=partial(self._settle, NOTHING_REFUSED),
+                refuse=self._refuse,
+            )
+        else:
+            self._settle(NOTHING_REFUSED)
+
+    def _look(self) -> set[tuple[int, int]]:
+        """Note the partitions on which a transaction begins; returns the producers (id, epoch) of these batches."""
+        identities = set()
+        for key, batches in self._body.topics:
+            topic = self._node.topics.find(key)
+            for index, records in batches:
+                if topic is None or not 0 <= index < len(topic.partitions) or len(records) < HEADER_SIZE:
+                    continue  # it will be refused without the coordinator
+                header = read_header(records)
+                producer = topic.partitions[index].log.producers.get(header.producer_id)
+                is_open = (
+                    producer is not None and producer.is_in_transaction and producer.epoch == header.producer_epoch
+                )
+                if header.is_transactional and not is_open:
+                    self._unverified[topic.name, index] = None
+                    identities.add((header.producer_id, header.producer_epoch))
+        return identities
+
+    def _refuse(self, error: ErrorCode) -> None:
+        told = self._told(error)
+        self._settle(dict.fromkeys(self._unverified, told))
+
+    def _told(self, error: ErrorCode) -> ErrorCode:
+        match error:
+            case ErrorCode.PRODUCER_FENCED:
+                return ErrorCode.INVALID_PRODUCER_EPOCH
+            case ErrorCode.TRANSACTION_ABORTABLE if self._version < ABORTABLE_FROM_VERSION:
+                return ErrorCode.INVALID_TXN_STATE
+            case ErrorCode.CONCURRENT_TRANSACTIONS if self._version >= V2_FROM_VERSION:
+                return error
+            case ErrorCode.CONCURRENT_TRANSACTIONS | ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                return ErrorCode.NOT_ENOUGH_REPLICAS  # what older clients retry without asking who is the leader
+        return error
+
+    def _settle(self, refused: dict[TopicPartition, ErrorCode]) -> None:
+        if self._deferred is None:
+            self._result = _write(self._node, self._version, self._body, refused)
+            self._is_settled = True
+            return
+        deferred = self._deferred
+        try:
+            result = _write(self._node, self._version, self._body, refused)
+        except MalformedMessage as error:
+            logger.warning("A produce request failed after it had waited, and nobody wants to know: %s", error)
+            result = None
+        if isinstance(result, Deferred):
+            result.when_done(lambda: deferred.resolve(result.result))
+        else:
+            deferred.resolve(result)
+
+
+def _write(
+    node: Node, version: int, body: ProduceBody, refused: dict[TopicPartition, ErrorCode]
+) -> Answer | Deferred | None:
+    """Append every batch, but for those on partitions that the coordinator has refused."""
+    outcome = _Outcome(version, body.transactional_id is not None, refused)
     for key, batches in body.topics:
         topic = node.topics.find(key)
         results: list[Written | Failure] = []
@@ -90,13 +205,17 @@ def _append(
         by_id = topic is None and version >= TOPIC_IDS_FROM_VERSION
         code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         raise ProtocolError(code, "This server does not host this topic-partition.")
+    if topic.is_internal:
+        raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Only the broker itself writes to {topic.name}.")
     partition = topic.partitions[index]
     log = partition.log
     now_ms = node.clock.now_ms()
     records, header = accept(records, log.config, now_ms, zstd_allowed=version >= ZSTD_FROM_VERSION)
+    new_from_zero = False
     if header.is_transactional:
-        raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "This broker has no transaction coordinator yet.")
-    appended = log.append(records, header, now_ms)
+        outcome.check_transactional(topic.name, index)
+        new_from_zero = version >= V2_FROM_VERSION
+    appended = log.append(records, header, now_ms, new_from_zero=new_from_zero)
     base_offset = appended.base_offset
     end = base_offset + header.last_offset_delta + 1
     if end > log.high_watermark:
@@ -111,15 +230,28 @@ def _append(
 class _Outcome:
     """What became of each batch of a request, in the order of the request."""
 
-    __slots__ = ("_left", "_version", "failed", "topics", "waiting")
+    __slots__ = ("_has_transactional_id", "_left", "_refused", "_version", "failed", "topics", "waiting")
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, has_transactional_id: bool, refused: dict[TopicPartition, ErrorCode]) -> None:
         self._version = version
+        self._has_transactional_id = has_transactional_id
+        self._refused = refused
         self._left = 0
         self.failed = False
         self.topics: list[tuple[TopicKey, list[Written | Failure]]] = []
         self.waiting: list[tuple[Partition, int, int, int]] = []
         """(partition, offset that must be durable, topic in `topics`, result in its list)"""
+
+    def check_transactional(self, topic: str, index: int) -> None:
+        """Raise if a transactional batch may not be written here."""
+        if not self._has_transactional_id:
+            raise ProtocolError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "A transactional batch came in a request that names no transactional id.",
+            )
+        error = self._refused.get((topic, index))
+        if error is not None:
+            raise ProtocolError(error, "The transaction coordinator refused: nothing was written.")
 
     def when_durable(self) -> Deferred:
         """An answer for when every batch is on disk, or has failed to get there."""

@@ -5,7 +5,8 @@
 - `max_bytes` bounds the answer, `partition_max_bytes` each partition; the first non-empty partition gives at least
   one batch.
 - Waits up to `max_wait_ms` for `min_bytes`, and answers at once if a partition has an error.
-- Reads end at the high watermark; with isolation read_committed at the last stable offset.
+- Reads end at the high watermark; with isolation read_committed at the last stable offset, and the transactions are
+  named that were aborted in what is returned. Their records are in there; the client skips them.
 - Fetch sessions (KIP-227) are refused the way a full session cache refuses: session id 0 in the answer, so clients
   send their full list each time; 70 for a session that goes on, which we cannot have given.
 - v13 and newer name topics by id (KIP-516).
@@ -22,10 +23,12 @@ from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.partition import Partition
-from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
+from onceflow.errors import CorruptLog, ErrorCode, MalformedMessage, ProtocolError, StorageError
+from onceflow.log import aborted as log_aborted
 from onceflow.log.files import FileSlice
 from onceflow.log.partition import LEADER_EPOCH
 from onceflow.wire.messages.fetch import (
+    AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -58,12 +61,13 @@ def handle(node: Node, context: Context, request: FetchRequest) -> FetchResponse
 class _Fetch:
     """One fetch request, which may have to be looked at several times."""
 
-    __slots__ = ("_deferred", "_node", "_request", "_timer", "_version", "failed", "partitions")
+    __slots__ = ("_committed", "_deferred", "_node", "_request", "_timer", "_version", "failed", "partitions")
 
     def __init__(self, node: Node, version: int, request: FetchRequest) -> None:
         self._node = node
         self._version = version
         self._request = request
+        self._committed = request.isolation_level == READ_COMMITTED
         self._deferred = Deferred()
         self._timer: asyncio.TimerHandle | None = None
         self.failed = False
@@ -110,20 +114,23 @@ class _Fetch:
             raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         self.partitions.append((partition, entry.fetch_offset))
         records: FileSlice | bytes = b""
+        aborted: list[AbortedTransaction] | None = [] if self._committed else None
         if left > 0 or first:
             try:
                 room = max(0, min(left, entry.partition_max_bytes))
-                found = log.slice(entry.fetch_offset, room, at_least_one=first)
+                found = log.slice(entry.fetch_offset, room, at_least_one=first, committed=self._committed)
                 if found is not None:
+                    if self._committed:
+                        aborted = _aborted(log.aborted_in(entry.fetch_offset, found))
                     records = found if found.size >= SENT_FROM_FILE else found.read()
-            except StorageError as error:
+            except (StorageError, CorruptLog) as error:
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return PartitionData(
             partition_index=partition.index,
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.start_offset,
-            aborted_transactions=[] if self._request.isolation_level == READ_COMMITTED else None,
+            aborted_transactions=aborted,
             records=cast(Buffer, records),  # the codec asks a slice for its length and passes it on
         )
 
@@ -144,7 +151,7 @@ class _Fetch:
             if partition.log.closed:
                 self._answer()
                 return
-            available += partition.log.bytes_after(offset)
+            available += partition.log.bytes_after(offset, committed=self._committed)
             if available >= self._request.min_bytes:
                 self._answer()
                 return
@@ -159,3 +166,7 @@ class _Fetch:
             self._timer.cancel()
         for partition, _ in self.partitions:
             partition.fetchers.pop(self, None)
+
+
+def _aborted(entries: list[log_aborted.AbortedTransaction]) -> list[AbortedTransaction]:
+    return [AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset) for entry in entries]

@@ -13,7 +13,13 @@ from typing import Final
 from onceflow.broker.handlers import APIS, Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
-from onceflow.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from onceflow.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 NAMED_FROM_VERSION: Final = 3
@@ -21,11 +27,25 @@ ANNOUNCED_FROM: Final = {0: 0}
 """Older librdkafka takes a broker without Produce v0 for one that cannot compress; Kafka announces it too (KIP-896)."""
 
 
+FEATURES: Final = {"group.version": 1, "transaction.version": 2}
+"""What clients go by: consumer groups of KIP-848, transactions V2 of KIP-890."""
+
+
 def handle(node: Node, context: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
     names = (request.client_software_name, request.client_software_version)
     if context.version >= NAMED_FROM_VERSION and not all(map(_SOFTWARE.fullmatch, names)):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=_api_keys(), finalized_features_epoch=0)
+    return ApiVersionsResponse(
+        api_keys=_api_keys(),
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in FEATURES.items()
+        ],
+        finalized_features_epoch=0,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            for name, level in FEATURES.items()
+        ],
+    )
 
 
 def unsupported_version() -> ApiVersionsResponse:

@@ -1,0 +1,88 @@
+"""Consumer groups (KIP-848) in the shell: their settings, their view of the topics, and the way of a heartbeat.
+
+A heartbeat is decided, written, applied, and answered when it is on disk; then, if a regular expression has to be
+matched with the topics again, that is written too. Members hear of it with their next heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+from onceflow.broker.topics import Topic, Topics
+from onceflow.config import BrokerConfig
+from onceflow.group.assignors import ASSIGNORS
+from onceflow.group.consumer_group import ConsumerGroup, ConsumerSettings, TopicInfo
+from onceflow.group.consumer_heartbeat import check_request, resolve_regexes
+from onceflow.group.consumer_records import encode_record
+from onceflow.group.effects import Client
+from onceflow.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+if TYPE_CHECKING:
+    from onceflow.broker.groups import Groups
+
+__all__ = ["TopicView", "consumer_settings", "heartbeat"]
+
+
+class TopicView:
+    """The broker's topics, as groups see them."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    @property
+    def version(self) -> int:
+        return self._topics.version
+
+    def named(self, name: str) -> TopicInfo | None:
+        return _info(self._topics.get(name))
+
+    def with_id(self, id: UUID) -> TopicInfo | None:
+        return _info(self._topics.by_id(id))
+
+    def names(self) -> Iterator[str]:
+        return (topic.name for topic in self._topics)
+
+
+def _info(topic: Topic | None) -> TopicInfo | None:
+    return None if topic is None else TopicInfo(topic.id, topic.name, len(topic.partitions))
+
+
+def consumer_settings(config: BrokerConfig) -> ConsumerSettings:
+    return ConsumerSettings(
+        session_timeout_ms=config["group.consumer.session.timeout.ms"],
+        heartbeat_interval_ms=config["group.consumer.heartbeat.interval.ms"],
+        members_max=config["group.consumer.max.size"],
+        assignors=tuple(name for name in config["group.consumer.assignors"] if name in ASSIGNORS),
+    )
+
+
+def heartbeat(
+    groups: Groups, request: ConsumerGroupHeartbeatRequest, version: int, client: Client, now_ms: int
+) -> tuple[int, ConsumerGroupHeartbeatResponse]:
+    """The answer, and the partition that has to be on disk before it goes out.
+
+    Raises `ProtocolError` with nothing changed.
+    """
+    check_request(request, version, groups.consumer_settings)
+    index = groups.index_of(request.group_id)
+    decided = groups.consumers[index].heartbeat(request, client, now_ms, lambda: str(uuid4()))
+    groups.write(index, decided.records)
+    group = groups.consumers[index].get(request.group_id)
+    decided.decision.settle(group, now_ms)
+    if decided.records:
+        groups.watch(index, group)
+    if decided.decision.unresolved:
+        _resolve(groups, index, group, decided.decision.unresolved, now_ms)
+    assert decided.decision.answer is not None
+    return index, decided.decision.answer
+
+
+def _resolve(groups: Groups, index: int, group: ConsumerGroup, regexes: frozenset[str], now_ms: int) -> None:
+    decision = resolve_regexes(group, regexes, now_ms)
+    groups.write(index, [encode_record(record) for record in decision.records])
+    decision.settle(group, now_ms)

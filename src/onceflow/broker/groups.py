@@ -1,0 +1,258 @@
+"""The group coordinator's shell: it writes what was decided, answers when it is on disk, and keeps the time.
+
+There is a `Coordinator` for each partition of `__consumer_offsets`, and all the decisions are in there. When a flush
+fails, the log goes back to what was on disk, and so does the coordinator of that partition: it is thrown away, whoever
+waits on it is told to look for the coordinator again (16), and a new one reads the log as at a start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from onceflow.broker.consumer_groups import TopicView, consumer_settings
+from onceflow.broker.deferred import Answer, Deferred
+from onceflow.broker.state_log import StateLog
+from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError
+from onceflow.group.base import Group
+from onceflow.group.classic import ClassicSettings
+from onceflow.group.consumer_register import ConsumerGroups
+from onceflow.group.coordinator import NO_PRODUCER, Coordinator
+from onceflow.group.effects import Client, Effects
+from onceflow.group.offsets import CommittedOffset, offset_record
+from onceflow.group.records import KeyValue
+from onceflow.wire.schema import Message
+
+if TYPE_CHECKING:
+    from onceflow.broker.handlers import Context
+    from onceflow.broker.node import Node
+    from onceflow.broker.topics import Topic
+
+__all__ = ["OFFSETS_TOPIC", "Groups", "OffsetEntry", "client_of"]
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+OffsetEntry = tuple[str, int, CommittedOffset]
+"""An offset to commit: topic, partition, and what is known of it but its place in the log."""
+
+
+def client_of(context: Context) -> Client:
+    host: str = getattr(context, "client_host", "127.0.0.1")
+    return Client(context.client_id or "", f"/{host}")
+
+
+class Groups:
+    def __init__(self, node: Node) -> None:
+        config = node.config
+        self._node = node
+        self._classic = ClassicSettings(
+            min_session_timeout_ms=config["group.min.session.timeout.ms"],
+            max_session_timeout_ms=config["group.max.session.timeout.ms"],
+            initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
+            max_size=config["group.max.size"],
+        )
+        self.consumer_settings = consumer_settings(config)
+        self.consumers: dict[int, ConsumerGroups] = {}
+        """The consumer groups of each coordinator, by partition."""
+        self.metadata_max_bytes: int = config["offset.metadata.max.bytes"]
+        self._retention_ms: int = config["offsets.retention.minutes"] * 60_000
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+        self.log = StateLog(node, OFFSETS_TOPIC, "offsets.topic", self._taken_back)
+        self.coordinators = [self._load(index) for index in range(len(self.log.partitions))]
+
+    @property
+    def classic_settings(self) -> ClassicSettings:
+        return self._classic
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._set_timer()
+
+    # Finding
+
+    def index_of(self, group_id: str) -> int:
+        """The partition that keeps a group; the topic is made if this is the first group ever."""
+        partitions = self.log.partitions
+        if len(partitions) == 1:
+            return 0
+        index = self.log.partition_of(group_id)
+        while len(self.coordinators) < len(self.log.partitions):
+            self.coordinators.append(self._load(len(self.coordinators)))
+        return index
+
+    def coordinator_of(self, group_id: str) -> Coordinator:
+        return self.coordinators[self.index_of(group_id)]
+
+    # Loading
+
+    def _new_coordinator(self, index: int) -> Coordinator:
+        coordinator = Coordinator(self._classic)
+        topics = TopicView(self._node.topics)
+        self.consumers[index] = ConsumerGroups(coordinator, topics, self.consumer_settings)
+        return coordinator
+
+    def _load(self, index: int) -> Coordinator:
+        coordinator = self._new_coordinator(index)
+        now_ms = self._node.clock.now_ms()
+        for header, records in self.log.replay(index):
+            try:
+                coordinator.replay(header, records, now_ms)
+            except MalformedMessage as error:
+                logger.error("Records of %s-%d at %d are left out: %s", self.log.name, index, header.base_offset, error)
+        for group, effects in coordinator.loaded(now_ms):
+            if effects.records:
+                logger.info("Group %s is changed by being loaded.", group.id)
+        return coordinator
+
+    def _taken_back(self, index: int) -> None:
+        lost = self.coordinators[index]
+        self.coordinators[index] = self._load(index)
+        for group in lost.groups.values():
+            self._give(group.abandon(ErrorCode.NOT_COORDINATOR))
+        self._set_timer()
+
+    # Writing
+
+    def write(self, index: int, records: Sequence[KeyValue]) -> None:
+        """Write records and apply them; raises `ProtocolError` with nothing changed."""
+        if not records:
+            return
+        first_offset = self._append(index, records)
+        self.coordinators[index].apply(records, self._node.clock.now_ms(), first_offset=first_offset)
+
+    def commit(
+        self, index: int, group_id: str, entries: Iterable[OffsetEntry], producer: tuple[int, int] | None = None
+    ) -> None:
+        """Write offsets of a group, as part of the producer's transaction if there is one, and apply them."""
+        entries = list(entries)
+        records = [offset_record(group_id, topic, partition, offset) for topic, partition, offset in entries]
+        if not records:
+            return
+        at = self._append(index, records, producer)
+        coordinator, now_ms = self.coordinators[index], self._node.clock.now_ms()
+        producer_id = NO_PRODUCER if producer is None else producer[0]
+        for topic, partition, offset in entries:
+            coordinator.apply_commit(group_id, topic, partition, offset._replace(record_offset=at), producer_id, now_ms)
+            at += 1
+
+    def _append(self, index: int, records: Sequence[KeyValue], producer: tuple[int, int] | None = None) -> int:
+        """Returns the offset of the first record."""
+        first_offset = self.log.partitions[index].log.end_offset
+        try:
+            self.log.append(index, records, producer=producer)
+        except ProtocolError as error:
+            raise ProtocolError(_as_coordinator_error(error.code), error.message) from error
+        return first_offset
+
+    def end_transaction(self, index: int, producer_id: int, commit: bool) -> None:
+        """A marker was appended to a partition of the offsets topic."""
+        if index < len(self.coordinators):
+            self.coordinators[index].end_transaction(producer_id, commit)
+
+    # Answering
+
+    def answer(self, index: int, message: Message, refusal: Callable[[ErrorCode], Message]) -> Message | Deferred:
+        """The message, once all that it may rest on is on disk; or what `refusal` makes of the error."""
+        deferred = Deferred()
+        self.log.when_durable(index, lambda error: deferred.resolve(Answer(refusal(error) if error else message)))
+        if deferred.is_done and deferred.result is not None:
+            return deferred.result.message  # type: ignore[return-value]
+        return deferred
+
+    def carry_out(self, group_id: str, effects: Effects) -> None:
+        """Give the answers, write the records, and see to what comes after."""
+        self._give(effects)
+        if effects.records:
+            index = self.index_of(group_id)
+            then = effects.then
+            try:
+                if effects.applies:
+                    self.write(index, effects.records)
+                else:
+                    self._append(index, effects.records)
+            except ProtocolError as error:
+                logger.error("Group %s could not be written: %s", group_id, error)
+                self._follow_up(group_id, then, error.code)
+            else:
+                if then is not None:
+                    self.log.when_durable(index, partial(self._follow_up, group_id, then))
+        self._set_timer()
+
+    def _follow_up(self, group_id: str, then: Callable[[ErrorCode, int], Effects] | None, error: ErrorCode) -> None:
+        if then is None:
+            return
+        effects = then(error, self._node.clock.now_ms())
+        group = self.coordinator_of(group_id).get(group_id)
+        if group is not None:
+            self.coordinator_of(group_id).deadlines.watch(group)
+        self.carry_out(group_id, effects)
+
+    @staticmethod
+    def _give(effects: Effects) -> None:
+        for ticket, message in effects.answers:
+            ticket.resolve(Answer(message))
+
+    # Time
+
+    def _set_timer(self) -> None:
+        """One timer, for the next deadline of all groups."""
+        if self._loop is None:
+            return
+        times = [c.deadlines.next_ms for c in self.coordinators if c.deadlines.next_ms is not None]
+        next_ms = min(times, default=None)
+        if next_ms is None or (self._timer_ms is not None and self._timer_ms <= next_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = next_ms
+        delay_ms = max(0, next_ms - self._node.clock.now_ms())
+        self._timer = self._loop.call_later(delay_ms / 1000, self._time_is_up)
+
+    def watch(self, index: int, group: Group) -> None:
+        """A group may have an earlier deadline than before."""
+        self.coordinators[index].deadlines.watch(group)
+        self._set_timer()
+
+    def _time_is_up(self) -> None:
+        self._timer = self._timer_ms = None
+        self.on_time()
+        self._set_timer()
+
+    def on_time(self) -> None:
+        now_ms = self._node.clock.now_ms()
+        for coordinator in list(self.coordinators):
+            due: list[tuple[Group, Effects]] = list(coordinator.on_time(now_ms))
+            for group, effects in due:
+                self.carry_out(group.id, effects)
+
+    def expire_offsets(self) -> None:
+        """A chore: forget offsets that nobody has needed for offsets.retention.minutes."""
+        for index, coordinator in enumerate(self.coordinators):
+            self._write_or_report(index, coordinator.expire(self._node.clock.now_ms(), self._retention_ms))
+
+    def forget_topic(self, topic: Topic) -> None:
+        """A topic was deleted."""
+        for index, coordinator in enumerate(self.coordinators):
+            self._write_or_report(index, coordinator.forget_topic(topic.name, topic.id))
+
+    def _write_or_report(self, index: int, records: Sequence[KeyValue]) -> None:
+        try:
+            self.write(index, records)
+        except ProtocolError as error:
+            logger.error("Nothing was deleted from %s-%d: %s", self.log.name, index, error)
+
+
+def _as_coordinator_error(error: ErrorCode) -> ErrorCode:
+    """What a client is told when the log refuses, as in Kafka's CoordinatorOperationExceptionHelper."""
+    if error is ErrorCode.KAFKA_STORAGE_ERROR:
+        return ErrorCode.NOT_COORDINATOR
+    if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return error

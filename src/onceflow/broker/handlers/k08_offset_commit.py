@@ -1,0 +1,109 @@
+"""OffsetCommit (8), v2-10: how far a group has read.
+
+- A member commits with its generation (in a consumer group: its epoch); who is not a member may commit with
+  generation -1 to a group that has none.
+- v2-4 may say how long to keep the offset; v10 names topics by id (KIP-848).
+- A topic or partition that does not exist is 3 (100 where it was named by id), and the others are committed; so it is
+  with metadata that is too long (12).
+- The answer comes when the offsets are on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onceflow.broker.deferred import Deferred
+from onceflow.broker.groups import OffsetEntry
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.broker.topics import Topic
+from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.group.offsets import NO_EXPIRY, CommittedOffset
+from onceflow.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from onceflow.wire.schema import Message
+
+TOPIC_IDS_FROM_VERSION = 10
+NO_RETENTION_TIME = -1
+
+Asked = tuple[Topic, OffsetCommitRequestPartition, OffsetCommitResponsePartition]
+
+
+def handle(node: Node, context: Context, request: OffsetCommitRequest) -> Message | Deferred:
+    answers = [_answer_for(topic) for topic in request.topics]
+    asked = list(_existing(node, context.version, request.topics, answers))
+    answer = OffsetCommitResponse(topics=answers)
+    if not asked:
+        return answer
+    groups = node.groups
+    try:
+        index = groups.index_of(request.group_id)
+        now_ms = node.clock.now_ms()
+        groups.coordinators[index].check_commit(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            ((topic.id, partition.partition_index) for topic, partition, _ in asked),
+            transactional=False,
+            version=context.version,
+            now_ms=now_ms,
+        )
+        groups.commit(
+            index, request.group_id, _entries(context.version, request, asked, groups.metadata_max_bytes, now_ms)
+        )
+    except ProtocolError as error:
+        return _refuse(answer, asked, error.code)
+    return groups.answer(index, answer, lambda error: _refuse(answer, asked, error))
+
+
+def _answer_for(topic: OffsetCommitRequestTopic) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        topic_id=topic.topic_id,
+        name=topic.name,
+        partitions=[OffsetCommitResponsePartition(partition_index=asked.partition_index) for asked in topic.partitions],
+    )
+
+
+def _existing(
+    node: Node, version: int, topics: list[OffsetCommitRequestTopic], answers: list[OffsetCommitResponseTopic]
+) -> Iterator[Asked]:
+    """Those of the partitions that exist, each with its place in the answer; the others get their error."""
+    by_id = version >= TOPIC_IDS_FROM_VERSION
+    for asked, answer in zip(topics, answers, strict=True):
+        topic = node.topics.by_id(asked.topic_id) if by_id else node.topics.get(asked.name)
+        for partition, place in zip(asked.partitions, answer.partitions, strict=True):
+            if topic is None:
+                place.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif not 0 <= partition.partition_index < len(topic.partitions):
+                place.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                yield topic, partition, place
+
+
+def _entries(
+    version: int, request: OffsetCommitRequest, asked: list[Asked], metadata_max: int, now_ms: int
+) -> Iterator[OffsetEntry]:
+    retention_ms = request.retention_time_ms
+    expire_ms = NO_EXPIRY if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms
+    for topic, partition, place in asked:
+        metadata = partition.committed_metadata or ""
+        if len(metadata) > metadata_max:
+            place.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            continue
+        topic_id = topic.id if version >= TOPIC_IDS_FROM_VERSION else None
+        offset, epoch = partition.committed_offset, partition.committed_leader_epoch
+        committed = CommittedOffset(offset, epoch, metadata, now_ms, expire_ms, topic_id)
+        yield topic.name, partition.partition_index, committed
+
+
+def _refuse(answer: OffsetCommitResponse, asked: list[Asked], error: ErrorCode) -> OffsetCommitResponse:
+    for *_, place in asked:
+        place.error_code = error
+    return answer

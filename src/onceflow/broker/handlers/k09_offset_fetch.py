@@ -1,0 +1,195 @@
+"""OffsetFetch (9), v1-10: how far groups have read.
+
+- v1-7 ask about one group, v8 and newer about many (KIP-709). No list of topics means all of the group's offsets.
+- v7 and newer can require stable offsets: one that an open transaction may still change is 88 then (KIP-447).
+- v9 may name member and epoch, which a consumer group checks; v10 names topics by id, and one that does not exist
+  is 100.
+- What was never committed is -1, also for groups and topics that do not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from onceflow.broker.deferred import Answer, Deferred
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.group.coordinator import Coordinator
+from onceflow.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from onceflow.wire.schema import Message
+
+BATCHED_FROM_VERSION = 8
+TOPIC_IDS_FROM_VERSION = 10
+GROUP_ERROR_FROM_VERSION = 2
+NOTHING_COMMITTED = -1
+
+
+def handle(node: Node, context: Context, request: OffsetFetchRequest) -> Message | Deferred:
+    asked = request.groups if context.version >= BATCHED_FROM_VERSION else [_as_group(request)]
+    answers = [_fetch(node, context.version, group, request.require_stable) for group in asked]
+    return _when_durable(node, asked, answers, lambda: _answer(context.version, asked, answers))
+
+
+def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+
+
+def _fetch(node: Node, version: int, asked: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+    answer = OffsetFetchResponseGroup(group_id=asked.group_id)
+    try:
+        coordinator = node.groups.coordinator_of(asked.group_id)
+        group = coordinator.get(asked.group_id)
+        if group is not None:
+            group.check_fetch(asked.member_id, asked.member_epoch)
+    except ProtocolError as error:
+        answer.error_code = error.code
+        return answer
+    read = _Reader(node, version, coordinator, asked.group_id, require_stable)
+    answer.topics = read.all() if asked.topics is None else [read.topic(topic) for topic in asked.topics]
+    return answer
+
+
+class _Reader:
+    """The offsets of one group, in the form of an answer."""
+
+    def __init__(self, node: Node, version: int, coordinator: Coordinator, group_id: str, require_stable: bool) -> None:
+        self._topics = node.topics
+        self._by_id = version >= TOPIC_IDS_FROM_VERSION
+        self._offsets = coordinator.offsets
+        self._group_id = group_id
+        self._require_stable = require_stable
+
+    def all(self) -> list[OffsetFetchResponseTopics]:
+        answers = []
+        for name, partitions in self._offsets.of_group(self._group_id).items():
+            topic = self._topics.get(name) if self._by_id else None
+            if self._by_id and topic is None:
+                continue  # it is gone and has no id to be named by
+            id = topic.id if topic is not None else None
+            answers.append(
+                OffsetFetchResponseTopics(name=name, topic_id=id, partitions=self._partitions(name, None, partitions))
+            )
+        return answers
+
+    def topic(self, asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+        answer = OffsetFetchResponseTopics(name=asked.name, topic_id=asked.topic_id)
+        name = asked.name
+        if self._by_id:
+            topic = self._topics.by_id(asked.topic_id)
+            if topic is None:
+                answer.partitions = [_nothing(at, ErrorCode.UNKNOWN_TOPIC_ID) for at in asked.partition_indexes]
+                return answer
+            name = topic.name
+        answer.partitions = self._partitions(name, asked.topic_id, asked.partition_indexes)
+        return answer
+
+    def _partitions(
+        self, topic: str, topic_id: object, partitions: Iterable[int]
+    ) -> list[OffsetFetchResponsePartitions]:
+        return [self._partition(topic, topic_id, partition) for partition in partitions]
+
+    def _partition(self, topic: str, topic_id: object, partition: int) -> OffsetFetchResponsePartitions:
+        if self._require_stable and self._offsets.is_pending(self._group_id, topic, partition):
+            return _nothing(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        found = self._offsets.get(self._group_id, topic, partition)
+        if found is None or (found.topic_id and topic_id and found.topic_id != topic_id):
+            return _nothing(partition)
+        return OffsetFetchResponsePartitions(
+            partition_index=partition,
+            committed_offset=found.offset,
+            committed_leader_epoch=found.leader_epoch,
+            metadata=found.metadata,
+        )
+
+
+def _nothing(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition, committed_offset=NOTHING_COMMITTED, metadata="", error_code=error
+    )
+
+
+def _when_durable(
+    node: Node,
+    asked: list[OffsetFetchRequestGroup],
+    answers: list[OffsetFetchResponseGroup],
+    finish: Callable[[], Message],
+) -> Message | Deferred:
+    """What was read may have been committed a moment ago: nobody is told before it is on disk."""
+    indexes: dict[int, list[OffsetFetchResponseGroup]] = {}
+    for group, answer in zip(asked, answers, strict=True):
+        if not answer.error_code:
+            indexes.setdefault(node.groups.index_of(group.group_id), []).append(answer)
+    left = len(indexes)
+    deferred = Deferred()
+
+    def on_disk(of_partition: list[OffsetFetchResponseGroup], error: ErrorCode) -> None:
+        nonlocal left
+        left -= 1
+        if error:
+            for answer in of_partition:
+                answer.error_code = error
+        if left == 0:
+            deferred.resolve(Answer(finish()))
+
+    if not indexes:
+        return finish()
+    for index, of_partition in indexes.items():
+        node.groups.log.when_durable(index, lambda error, them=of_partition: on_disk(them, error))  # type: ignore[misc]
+    return deferred
+
+
+def _answer(
+    version: int, asked: list[OffsetFetchRequestGroup], answers: list[OffsetFetchResponseGroup]
+) -> OffsetFetchResponse:
+    for group, answer in zip(asked, answers, strict=True):
+        if answer.error_code:
+            answer.topics = _refused(version, group, answer.error_code)
+    if version >= BATCHED_FROM_VERSION:
+        return OffsetFetchResponse(groups=answers)
+    [answer] = answers
+    return OffsetFetchResponse(error_code=answer.error_code, topics=[_old_form(topic) for topic in answer.topics])
+
+
+def _refused(version: int, group: OffsetFetchRequestGroup, error: int) -> list[OffsetFetchResponseTopics]:
+    """Before there was a place for the error of a group, it was told for every partition."""
+    if version >= GROUP_ERROR_FROM_VERSION:
+        return []
+    return [
+        OffsetFetchResponseTopics(
+            name=topic.name, partitions=[_nothing(at, ErrorCode(error)) for at in topic.partition_indexes]
+        )
+        for topic in group.topics or ()
+    ]
+
+
+def _old_form(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=each.partition_index,
+                committed_offset=each.committed_offset,
+                committed_leader_epoch=each.committed_leader_epoch,
+                metadata=each.metadata,
+                error_code=each.error_code,
+            )
+            for each in topic.partitions
+        ],
+    )

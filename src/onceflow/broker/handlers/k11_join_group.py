@@ -1,0 +1,61 @@
+"""JoinGroup (11), v0-9: become a member of a classic group, or stay one through a rebalance.
+
+- The answer waits until the group has its next generation; the leader's has the members in it.
+- v4 and newer: who comes without a member id is given one with 79 and has to come again (KIP-394), so that a client
+  that is gone by then leaves no member behind. v5: static members (KIP-345). v9: a static leader that comes back is
+  told not to assign again (KIP-814).
+- 24 without a group id, 26 for a session timeout outside the broker's limits, 23 for a protocol that the others do not
+  have, 81 for a full group.
+"""
+
+from __future__ import annotations
+
+from onceflow.broker.deferred import Answer, Deferred
+from onceflow.broker.groups import client_of
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.group.classic import join_refusal
+from onceflow.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+NULL_PROTOCOL_FROM_VERSION = 7
+
+
+class JoinTicket(Deferred):
+    """Before v7 there is no null for the protocol's name."""
+
+    __slots__ = ("_version",)
+
+    def __init__(self, version: int) -> None:
+        super().__init__()
+        self._version = version
+
+    def resolve(self, answer: Answer | None) -> None:
+        if answer is not None and self._version < NULL_PROTOCOL_FROM_VERSION:
+            assert isinstance(answer.message, JoinGroupResponse)
+            answer.message.protocol_name = answer.message.protocol_name or ""
+        super().resolve(answer)
+
+
+def handle(node: Node, context: Context, request: JoinGroupRequest) -> Deferred:
+    ticket = JoinTicket(context.version)
+    ticket.on_hurry = lambda: ticket.resolve(Answer(join_refusal(ErrorCode.NOT_COORDINATOR, request.member_id)))
+    if context.version == 0:
+        request.rebalance_timeout_ms = request.session_timeout_ms
+    try:
+        _check(node, request)
+        coordinator = node.groups.coordinator_of(request.group_id)
+    except ProtocolError as error:
+        ticket.resolve(Answer(join_refusal(error.code, request.member_id)))
+        return ticket
+    effects = coordinator.join(request, context.version, client_of(context), ticket, node.clock.now_ms())
+    node.groups.carry_out(request.group_id, effects)
+    return ticket
+
+
+def _check(node: Node, request: JoinGroupRequest) -> None:
+    settings = node.groups.classic_settings
+    if not request.group_id:
+        raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
+    if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+        raise ProtocolError(ErrorCode.INVALID_SESSION_TIMEOUT)

@@ -1,0 +1,18 @@
+"""Heartbeat (12), v0-4: a member of a classic group is alive, and wants to know whether it has to join again (27)."""
+
+from __future__ import annotations
+
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+def handle(node: Node, context: Context, request: HeartbeatRequest) -> HeartbeatResponse:
+    if not request.group_id:
+        return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    try:
+        error = node.groups.coordinator_of(request.group_id).heartbeat(request, node.clock.now_ms())
+    except ProtocolError as refused:
+        error = refused.code
+    return HeartbeatResponse(error_code=error)

@@ -1,0 +1,64 @@
+"""DescribeGroups (15), v0-6: classic groups, their state, their members and what these were assigned.
+
+A group that does not exist, or is a consumer group (those have an API of their own), is Dead; v6 and newer add error
+69. What members said when they joined is shown only of a stable group.
+"""
+
+from __future__ import annotations
+
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.group.classic import ClassicGroup
+from onceflow.group.states import ClassicState
+from onceflow.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+NOT_FOUND_FROM_VERSION = 6
+ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""Read, delete, describe, describe configs, alter configs: without access control everybody may do everything."""
+
+
+def handle(node: Node, context: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    described = [_describe(node, context.version, group_id) for group_id in request.groups]
+    if request.include_authorized_operations:
+        for group in described:
+            if not group.error_code:
+                group.authorized_operations = ALL_OPERATIONS
+    return DescribeGroupsResponse(groups=described)
+
+
+def _describe(node: Node, version: int, group_id: str) -> DescribedGroup:
+    try:
+        group = node.groups.coordinator_of(group_id).classic(group_id)
+    except ProtocolError as error:
+        described = DescribedGroup(group_id=group_id, group_state=ClassicState.DEAD.value)
+        if version >= NOT_FOUND_FROM_VERSION or error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            described.error_code, described.error_message = error.code, error.message
+        return described
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state_name,
+        protocol_type=group.protocol_type,
+        protocol_data=(group.protocol or "") if group.state is ClassicState.STABLE else "",
+        members=_members(group),
+    )
+
+
+def _members(group: ClassicGroup) -> list[DescribedGroupMember]:
+    protocol = group.protocol if group.state is ClassicState.STABLE else None
+    return [
+        DescribedGroupMember(
+            member_id=member.id,
+            group_instance_id=member.instance_id,
+            client_id=member.client.id,
+            client_host=member.client.host,
+            member_metadata=member.metadata(protocol) if protocol is not None else b"",
+            member_assignment=member.assignment,
+        )
+        for member in group.members
+    ]

@@ -1,0 +1,116 @@
+"""AddPartitionsToTxn (24), v0-5: partitions join a transaction, before anything is written to them.
+
+- v0-3 come from V1 clients, one transaction each. All partitions join or none: if one does not exist (3), the others
+  are not attempted (55).
+- v4 and v5 are spoken between brokers, with many transactions, to add or only to verify.
+- v0 and v1 know 47 for what is 90 since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import groupby
+from typing import Final
+
+from onceflow.broker.deferred import Answer, Deferred
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.errors import ErrorCode
+from onceflow.txn.transaction import TopicPartition
+from onceflow.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+
+FENCED_FROM_VERSION: Final = 2
+BATCHED_FROM_VERSION: Final = 4
+
+Outcome = dict[TopicPartition, ErrorCode]
+
+
+def handle(node: Node, context: Context, request: AddPartitionsToTxnRequest) -> Deferred:
+    version = context.version
+    asked = request.transactions if version >= BATCHED_FROM_VERSION else [_single(request)]
+    deferred = Deferred()
+    outcomes: dict[int, Outcome] = {}
+
+    def settle(at: int, outcome: Outcome) -> None:
+        outcomes[at] = outcome
+        if len(outcomes) == len(asked):
+            deferred.resolve(Answer(_response(asked, outcomes, version)))
+
+    for at, transaction in enumerate(asked):
+        _add(node, version, transaction, partial(settle, at))
+    if not asked:
+        deferred.resolve(Answer(AddPartitionsToTxnResponse()))
+    return deferred
+
+
+def _single(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
+    return AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+
+
+def _add(node: Node, version: int, asked: AddPartitionsToTxnTransaction, settle: Callable[[Outcome], None]) -> None:
+    partitions = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
+    missing = {where for where in partitions if node.topics.partition(*where) is None}
+    if missing:
+        settle(
+            {
+                where: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if where in missing else ErrorCode.OPERATION_NOT_ATTEMPTED
+                for where in partitions
+            }
+        )
+        return
+
+    def refuse(error: ErrorCode) -> None:
+        if error is ErrorCode.PRODUCER_FENCED and version < FENCED_FROM_VERSION:
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
+        settle(dict.fromkeys(partitions, error))
+
+    def proceed() -> None:
+        settle(dict.fromkeys(partitions, ErrorCode.NONE))
+
+    identity = (asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions)
+    if asked.verify_only:
+        node.transactions.verify(*identity, add=False, proceed=proceed, refuse=refuse)
+    else:
+        spoken = 2 if version > BATCHED_FROM_VERSION else 0
+        node.transactions.add(*identity, version=spoken, proceed=proceed, refuse=refuse)
+
+
+def _response(
+    asked: list[AddPartitionsToTxnTransaction], outcomes: dict[int, Outcome], version: int
+) -> AddPartitionsToTxnResponse:
+    if version < BATCHED_FROM_VERSION:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(outcomes[0]))
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResult(
+                transactional_id=transaction.transactional_id, topic_results=_by_topic(outcomes[at])
+            )
+            for at, transaction in enumerate(asked)
+        ]
+    )
+
+
+def _by_topic(outcome: Outcome) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=error)
+                for (_, index), error in entries
+            ],
+        )
+        for name, entries in groupby(sorted(outcome.items()), key=lambda entry: entry[0][0])
+    ]

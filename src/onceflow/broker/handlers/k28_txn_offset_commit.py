@@ -1,0 +1,142 @@
+"""TxnOffsetCommit (28), v0-5: how far a group has read, as part of a transaction.
+
+- The offsets are written into the transaction and count when it commits; until then nobody is shown them, and who
+  requires stable offsets is told to wait.
+- v3 and newer name member and generation, by which a zombie is refused: 22, 25, 82 (KIP-447). With generation -1 and
+  without a member anybody may commit.
+- First the transaction is verified; v5 and newer add the group's partition of the offsets topic to it on the way
+  (KIP-890).
+- As in OffsetCommit, 3 for partitions that do not exist and 12 for metadata that is too long concern those alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onceflow.broker.deferred import Answer, Deferred
+from onceflow.broker.groups import OFFSETS_TOPIC, OffsetEntry
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.broker.topics import Topic
+from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.group.offsets import CommittedOffset
+from onceflow.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+ADDED_ON_THE_WAY_FROM_VERSION = 5
+
+Asked = tuple[Topic, TxnOffsetCommitRequestPartition, TxnOffsetCommitResponsePartition]
+
+
+def handle(node: Node, context: Context, request: TxnOffsetCommitRequest) -> Deferred:
+    commit = _Commit(node, context.version, request)
+    commit.start()
+    return commit.deferred
+
+
+class _Commit:
+    """One request, from its verification to its answer."""
+
+    def __init__(self, node: Node, version: int, request: TxnOffsetCommitRequest) -> None:
+        self._node = node
+        self._version = version
+        self._request = request
+        self._answer = TxnOffsetCommitResponse(topics=[_answer_for(topic) for topic in request.topics])
+        self._asked = list(_existing(node, request.topics, self._answer.topics))
+        self._index = 0
+        self.deferred = Deferred()
+
+    def start(self) -> None:
+        request = self._request
+        if not self._asked:
+            self._finish()
+        elif not request.group_id:
+            self._refuse(ErrorCode.INVALID_GROUP_ID)
+        else:
+            try:
+                self._index = self._node.groups.index_of(request.group_id)
+            except ProtocolError as error:
+                self._refuse(error.code)
+            else:
+                self._verify()
+
+    def _verify(self) -> None:
+        request = self._request
+        transactions = getattr(self._node, "transactions", None)
+        if transactions is None:
+            self._write()
+            return
+        transactions.verify(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            [(OFFSETS_TOPIC, self._index)],
+            add=self._version >= ADDED_ON_THE_WAY_FROM_VERSION,
+            proceed=self._write,
+            refuse=self._refuse,
+        )
+
+    def _write(self) -> None:
+        request, groups, now_ms = self._request, self._node.groups, self._node.clock.now_ms()
+        try:
+            groups.coordinators[self._index].check_commit(
+                request.group_id,
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id,
+                ((topic.id, partition.partition_index) for topic, partition, _ in self._asked),
+                transactional=True,
+                version=self._version,
+                now_ms=now_ms,
+            )
+            entries = self._entries(groups.metadata_max_bytes, now_ms)
+            groups.commit(self._index, request.group_id, entries, (request.producer_id, request.producer_epoch))
+        except ProtocolError as error:
+            self._refuse(error.code)
+        else:
+            groups.log.when_durable(self._index, lambda error: self._refuse(error) if error else self._finish())
+
+    def _entries(self, metadata_max: int, now_ms: int) -> Iterator[OffsetEntry]:
+        for topic, partition, place in self._asked:
+            metadata = partition.committed_metadata or ""
+            if len(metadata) > metadata_max:
+                place.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            offset = CommittedOffset(partition.committed_offset, partition.committed_leader_epoch, metadata, now_ms)
+            yield topic.name, partition.partition_index, offset
+
+    def _refuse(self, error: ErrorCode) -> None:
+        for *_, place in self._asked:
+            place.error_code = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self.deferred.resolve(Answer(self._answer))
+
+
+def _answer_for(topic: TxnOffsetCommitRequestTopic) -> TxnOffsetCommitResponseTopic:
+    return TxnOffsetCommitResponseTopic(
+        name=topic.name,
+        partitions=[
+            TxnOffsetCommitResponsePartition(partition_index=asked.partition_index) for asked in topic.partitions
+        ],
+    )
+
+
+def _existing(
+    node: Node, topics: list[TxnOffsetCommitRequestTopic], answers: list[TxnOffsetCommitResponseTopic]
+) -> Iterator[Asked]:
+    """Those of the partitions that exist, each with its place in the answer; the others get their error."""
+    for asked, answer in zip(topics, answers, strict=True):
+        topic = node.topics.get(asked.name)
+        for partition, place in zip(asked.partitions, answer.partitions, strict=True):
+            if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
+                place.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                yield topic, partition, place

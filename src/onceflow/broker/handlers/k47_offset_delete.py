@@ -1,0 +1,61 @@
+"""OffsetDelete (47), v0: forget how far a group has read in some partitions (KIP-496).
+
+86 for a topic that a member subscribes to, 68 for a group with members of which we cannot know that, 69 for a group
+that does not exist. What was never committed is deleted with success.
+"""
+
+from __future__ import annotations
+
+from onceflow.broker.deferred import Deferred
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.group.base import Group
+from onceflow.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from onceflow.wire.schema import Message
+
+
+def handle(node: Node, context: Context, request: OffsetDeleteRequest) -> Message | Deferred:
+    if not request.group_id:
+        return _refusal(ErrorCode.INVALID_GROUP_ID)
+    try:
+        index = node.groups.index_of(request.group_id)
+        coordinator = node.groups.coordinators[index]
+        group = coordinator.known(request.group_id)
+        group.check_offset_delete()
+        answers = [_answer_for(node, group, topic) for topic in request.topics]
+        allowed = [
+            (topic.name, partition.partition_index)
+            for topic in answers
+            for partition in topic.partitions
+            if not partition.error_code
+        ]
+        node.groups.write(index, coordinator.delete_offsets(request.group_id, allowed))
+    except ProtocolError as error:
+        return _refusal(error.code)
+    return node.groups.answer(index, OffsetDeleteResponse(topics=answers), _refusal)
+
+
+def _answer_for(node: Node, group: Group, asked: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
+    topic = node.topics.get(asked.name)
+    answer = OffsetDeleteResponseTopic(name=asked.name)
+    for partition in asked.partitions:
+        error = ErrorCode.NONE
+        if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif group.is_subscribed(asked.name):
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        answer.partitions.append(
+            OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=error)
+        )
+    return answer
+
+
+def _refusal(error: ErrorCode) -> OffsetDeleteResponse:
+    return OffsetDeleteResponse(error_code=error)

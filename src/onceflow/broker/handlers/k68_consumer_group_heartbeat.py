@@ -1,0 +1,37 @@
+"""ConsumerGroupHeartbeat (68), v0-1: all that a member of a consumer group says and hears (KIP-848).
+
+- Epoch 0 joins, -1 leaves, -2 is a static member that will be back; any other must be the member's own, or the one
+  before it if the last answer was lost.
+- The broker shares out the partitions (`uniform`, `range`). A member is given a partition when its last owner has let
+  go of it, and told to give partitions back by leaving them out.
+- v0 hands out member ids, in v1 clients make them (KIP-1082). v1 also subscribes by regular expression.
+- The answer comes when the group's change is on disk.
+
+Left out: racks have no influence, and a classic group that has members is not converted (69).
+"""
+
+from __future__ import annotations
+
+from onceflow.broker.consumer_groups import heartbeat
+from onceflow.broker.deferred import Deferred
+from onceflow.broker.groups import client_of
+from onceflow.broker.handlers import Context
+from onceflow.broker.node import Node
+from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from onceflow.wire.schema import Message
+
+
+def handle(node: Node, context: Context, request: ConsumerGroupHeartbeatRequest) -> Message | Deferred:
+    try:
+        index, answer = heartbeat(node.groups, request, context.version, client_of(context), node.clock.now_ms())
+    except ProtocolError as error:
+        return _refusal(error.code, error.message)
+    return node.groups.answer(index, answer, _refusal)
+
+
+def _refusal(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=error, error_message=message)
