@@ -64,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._stopping = False
         self._fd = -1
+        self._host = ""
         self._transport: asyncio.Transport | None = None
         self.last_active = 0.0
 
@@ -76,6 +77,8 @@ class Connection(asyncio.BufferedProtocol):
         if sock is not None:
             self._fd = sock.fileno()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = transport.get_extra_info("peername")
+        self._host = peer[0] if peer else "127.0.0.1"
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         self._open.add(self)
         if len(self._open) > self._node.config["max.connections"]:
@@ -189,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, frame: memoryview) -> None:
         try:
             header = read_request_header(frame)
-            answer = handlers.answer(self._node, header, frame)
+            answer = handlers.answer(self._node, header, frame, self._host)
         except MalformedMessage as error:
             logger.warning("Closed a connection that does not speak Kafka's protocol: %s", error)
             self.close()

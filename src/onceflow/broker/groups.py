@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from onceflow.broker.consumer_groups import TopicView, consumer_settings
 from onceflow.broker.deferred import Answer, Deferred
@@ -29,7 +30,6 @@ from onceflow.wire.schema import Message
 if TYPE_CHECKING:
     from onceflow.broker.handlers import Context
     from onceflow.broker.node import Node
-    from onceflow.broker.topics import Topic
 
 __all__ = ["OFFSETS_TOPIC", "Groups", "OffsetEntry", "client_of"]
 
@@ -42,8 +42,7 @@ OffsetEntry = tuple[str, int, CommittedOffset]
 
 
 def client_of(context: Context) -> Client:
-    host: str = getattr(context, "client_host", "127.0.0.1")
-    return Client(context.client_id or "", f"/{host}")
+    return Client(context.client_id or "", f"/{context.client_host}")
 
 
 class Groups:
@@ -233,20 +232,17 @@ class Groups:
                 self.carry_out(group.id, effects)
 
     def expire_offsets(self) -> None:
-        """A chore: forget offsets that nobody has needed for offsets.retention.minutes."""
+        """A chore: forget offsets that nobody has needed for offsets.retention.minutes, and those of topics gone."""
         for index, coordinator in enumerate(self.coordinators):
-            self._write_or_report(index, coordinator.expire(self._node.clock.now_ms(), self._retention_ms))
+            records = coordinator.expire(self._node.clock.now_ms(), self._retention_ms, self.topic_exists)
+            try:
+                self.write(index, records)
+            except ProtocolError as error:
+                logger.error("No offset expires in %s-%d: %s", self.log.name, index, error)
 
-    def forget_topic(self, topic: Topic) -> None:
-        """A topic was deleted."""
-        for index, coordinator in enumerate(self.coordinators):
-            self._write_or_report(index, coordinator.forget_topic(topic.name, topic.id))
-
-    def _write_or_report(self, index: int, records: Sequence[KeyValue]) -> None:
-        try:
-            self.write(index, records)
-        except ProtocolError as error:
-            logger.error("Nothing was deleted from %s-%d: %s", self.log.name, index, error)
+    def topic_exists(self, name: str, topic_id: UUID | None) -> bool:
+        topic = self._node.topics.get(name)
+        return topic is not None and topic_id in (None, topic.id)
 
 
 def _as_coordinator_error(error: ErrorCode) -> ErrorCode:

@@ -221,18 +221,30 @@ class Transactions:
         add: bool,
         proceed: Callable[[], None],
         refuse: Done,
+        knows_abortable: bool = True,
     ) -> None:
-        """`proceed` if these partitions are in the transaction. With `add` (V2) they are made part of it."""
+        """For who writes to partitions: `proceed` if they are in the transaction. With `add` (V2) they are added to it.
+
+        Writers are told 47 where others are told 90, and 48 for 120 unless they know that one.
+        """
         wanted = frozenset(partitions)
+
+        def refuse_writer(error: ErrorCode) -> None:
+            if error is ErrorCode.PRODUCER_FENCED:
+                error = ErrorCode.INVALID_PRODUCER_EPOCH
+            elif error is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+                error = ErrorCode.INVALID_TXN_STATE
+            refuse(error)
+
         if add:
-            self.add(transactional_id, producer_id, epoch, wanted, version=2, proceed=proceed, refuse=refuse)
+            self.add(transactional_id, producer_id, epoch, wanted, version=2, proceed=proceed, refuse=refuse_writer)
             return
 
         def run() -> None:
             try:
                 self.coordinator.verify(transactional_id, producer_id, epoch, wanted)
             except ProtocolError as error:
-                refuse(error.code)
+                refuse_writer(error.code)
             else:
                 proceed()
 

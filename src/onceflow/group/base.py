@@ -23,8 +23,8 @@ __all__ = ["Group", "GroupType"]
 class GroupType(enum.Enum):
     """The value is the name that ListGroups uses."""
 
-    CLASSIC = "Classic"
-    CONSUMER = "Consumer"
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
 
 
 class Group(ABC):

@@ -18,27 +18,14 @@ whose place is taken by a later one of the same member is answered (27) and not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from onceflow.errors import ErrorCode, ProtocolError
-from onceflow.group.base import Group, GroupType
+from onceflow.group.classic_base import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicBase, ClassicSettings
 from onceflow.group.effects import Client, Effects, Ticket
-from onceflow.group.members import Member, Members, protocols_of
-from onceflow.group.offsets import CommittedOffset
-from onceflow.group.records import (
-    GROUP_METADATA,
-    GROUP_VERSION,
-    GroupMetadataKey,
-    GroupMetadataValue,
-    KeyValue,
-    write_key,
-    write_value,
-)
-from onceflow.group.states import ClassicState, check_move
-from onceflow.group.subscription import CONSUMER_PROTOCOL, subscribed_topics
+from onceflow.group.members import Member, protocols_of
 from onceflow.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from onceflow.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity, MemberResponse
 from onceflow.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -50,16 +37,6 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
 MEMBER_ID_REQUIRED_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
 
-EMPTY, PREPARING, COMPLETING, STABLE, DEAD = ClassicState
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClassicSettings:
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = 2**31 - 1
-
 
 def join_refusal(error: ErrorCode, member_id: str = "") -> JoinGroupResponse:
     return JoinGroupResponse(error_code=error, member_id=member_id)
@@ -69,9 +46,7 @@ def new_member_id(prefix: str) -> str:
     return f"{prefix}-{uuid4()}"
 
 
-class ClassicGroup(Group):
-    type = GroupType.CLASSIC
-
+class ClassicGroup(ClassicBase):
     def __init__(
         self,
         group_id: str,
@@ -80,84 +55,13 @@ class ClassicGroup(Group):
         *,
         make_member_id: Callable[[str], str] = new_member_id,
     ) -> None:
-        super().__init__(group_id)
-        self._settings = settings
+        super().__init__(group_id, settings, now_ms)
         self._make_member_id = make_member_id
-        self.state = EMPTY
-        self._state_before = DEAD
-        self.state_since_ms = now_ms
-        """When the group came into its state; -1 if nobody knows."""
-        self.generation = 0
-        self.protocol: str | None = None
-        self._protocol_type = ""
-        self.members = Members()
-        self._topics: frozenset[str] | None = None
-        """What the members subscribe to; None if nobody can tell."""
         self._still_to_sync: set[str] = set()
         self._join_deadline_ms: int | None = None
         self._sync_deadline_ms: int | None = None
         self._initial_delay_left_ms = 0
         self._newcomer_meanwhile = False
-
-    @classmethod
-    def of(cls, group_id: str, stored: GroupMetadataValue, settings: ClassicSettings, now_ms: int) -> ClassicGroup:
-        """A group as the log has it."""
-        group = cls(group_id, settings, now_ms)
-        group.state = STABLE if stored.members else EMPTY
-        group.state_since_ms = stored.current_state_timestamp
-        group.generation = stored.generation
-        group.protocol = stored.protocol
-        group._protocol_type = stored.protocol_type
-        for member in stored.members:
-            group.members.add(Member.of(member, stored.protocol))
-        group.members.leader = stored.leader if stored.members else None
-        group._topics = group._subscribed_topics()
-        return group
-
-    # What others see
-
-    @property
-    def state_name(self) -> str:
-        return self.state.value
-
-    @property
-    def protocol_type(self) -> str:
-        return self._protocol_type
-
-    @property
-    def is_empty(self) -> bool:
-        return self.state is EMPTY
-
-    @property
-    def is_simple(self) -> bool:
-        """Nobody ever joined; it exists because offsets were committed."""
-        return self.is_empty and not self._protocol_type and not self.members.pending
-
-    @property
-    def leader(self) -> str | None:
-        return self.members.leader
-
-    @property
-    def speaks_consumer(self) -> bool:
-        return self._protocol_type == CONSUMER_PROTOCOL
-
-    def is_subscribed(self, topic: str) -> bool:
-        return topic in self._topics if self._topics is not None else self.speaks_consumer
-
-    def _subscribed_topics(self) -> frozenset[str] | None:
-        if not self.speaks_consumer:
-            return None
-        if not self.members:
-            return frozenset()
-        if self.protocol is None:
-            return None
-        topics: set[str] = set()
-        for member in self.members:
-            subscribed = subscribed_topics(member.metadata(self.protocol))
-            if subscribed is None:
-                return None
-            topics |= subscribed
-        return frozenset(topics)
 
     # Joining
 
@@ -339,11 +243,6 @@ class ClassicGroup(Group):
     @property
     def _is_initial(self) -> bool:
         return self.state is PREPARING and self._state_before is EMPTY
-
-    def _move_to(self, state: ClassicState, now_ms: int) -> None:
-        check_move(self.id, self.state, state)
-        self._state_before, self.state = self.state, state
-        self.state_since_ms = now_ms
 
     def _rebalance_or_complete(self, effects: Effects, now_ms: int) -> None:
         if self.state in (EMPTY, COMPLETING, STABLE):
@@ -587,83 +486,6 @@ class ClassicGroup(Group):
         self._join_deadline_ms = self._sync_deadline_ms = None
         self._move_to(DEAD, self.state_since_ms)
         return effects
-
-    # Offsets
-
-    def check_commit(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        *,
-        transactional: bool,
-        version: int,
-        now_ms: int,
-    ) -> None:
-        if self.state is DEAD:
-            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if generation < 0 and self.state is EMPTY:
-            return
-        member = None
-        if generation >= 0 or member_id or instance_id is not None:
-            member = self.members.known(member_id, instance_id)
-            if generation != self.generation:
-                raise ProtocolError(ErrorCode.ILLEGAL_GENERATION)
-        elif not transactional:
-            raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if not transactional and self.state is COMPLETING:
-            raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS)
-        if member is not None and not transactional:
-            member.heard_of(now_ms)
-
-    def check_commit_partitions(
-        self, member_id: str, generation: int, partitions: Iterable[tuple[UUID | None, int]], *, transactional: bool
-    ) -> None:
-        """Nobody but the leader knows what is whose in a classic group."""
-
-    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Offsets of a classic group may be read by anybody."""
-
-    def check_offset_delete(self) -> None:
-        if self.state is not EMPTY and not self.speaks_consumer:
-            raise ProtocolError(ErrorCode.NON_EMPTY_GROUP)
-
-    def check_delete(self) -> None:
-        if self.state is not EMPTY:
-            raise ProtocolError(ErrorCode.NON_EMPTY_GROUP)
-
-    def unused_since_ms(self, offset: CommittedOffset) -> int | None:
-        if not self._protocol_type:
-            return offset.commit_timestamp_ms
-        if self.state is EMPTY:
-            return self.state_since_ms if self.state_since_ms != -1 else offset.commit_timestamp_ms
-        if self.speaks_consumer and self._topics is not None and self.state is STABLE:
-            return offset.commit_timestamp_ms
-        return None
-
-    # The log
-
-    def _record(self, assignment: Mapping[str, bytes]) -> KeyValue:
-        value = GroupMetadataValue(
-            protocol_type=self._protocol_type,
-            generation=self.generation,
-            protocol=self.protocol,
-            leader=self.leader,
-            current_state_timestamp=self.state_since_ms,
-            members=[member.stored(self.protocol or "", assignment[member.id]) for member in self.members],
-        )
-        return self._key, write_value(GROUP_VERSION, value)
-
-    def first_record(self) -> KeyValue:
-        """What is written when somebody asks to join a group that did not exist."""
-        return self._key, write_value(GROUP_VERSION, GroupMetadataValue(current_state_timestamp=self.state_since_ms))
-
-    def tombstones(self) -> list[KeyValue]:
-        return [(self._key, None)]
-
-    @property
-    def _key(self) -> bytes:
-        return write_key(GROUP_METADATA, GroupMetadataKey(group=self.id))
 
 
 def _agree(asked: str | None, actual: str | None) -> bool:

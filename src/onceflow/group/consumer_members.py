@@ -99,6 +99,7 @@ class Member:
             subscribed_topic_regex=self.topic_regex,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             server_assignor=self.assignor,
+            classic_member_metadata=None,
         )
 
     def with_metadata(self, value: MemberValue) -> Member:

@@ -86,18 +86,6 @@ class MemberKey(Message):
     member_id: str = field("string", "0+")
 
 
-class ClassicProtocol(Message, flexible=0):
-    name: str = field("string", "0+")
-    metadata: bytes = field("bytes", "0+")
-
-
-class ClassicMember(Message, flexible=0):
-    """Only in groups that Kafka was converting while members of both protocols were in them."""
-
-    session_timeout_ms: int = field("int32", "0+")
-    supported_protocols: list[ClassicProtocol] = field([ClassicProtocol], "0+")
-
-
 class MemberValue(Message, flexible=0):
     instance_id: str | None = field("string", "0+", null="0+")
     rack_id: str | None = field("string", "0+", null="0+")
@@ -107,7 +95,9 @@ class MemberValue(Message, flexible=0):
     subscribed_topic_regex: str | None = field("string", "0+", null="0+")
     rebalance_timeout_ms: int = field("int32", "0+", default=-1)
     server_assignor: str | None = field("string", "0+", null="0+")
-    classic_member_metadata: ClassicMember | None = field(ClassicMember, "0+", null="0+", default=None, tag=0)
+    classic_member_metadata: bytes | None = field("bytes", "0+", null="0+", tag=0)
+    """Always None, and never left out: that would say that the member uses the classic protocol, which Kafka allows in
+    groups that it is converting. What it would hold then is not read here."""
 
 
 class TargetMetadataKey(Message):

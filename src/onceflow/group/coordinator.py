@@ -52,6 +52,9 @@ GROUP_ID_NOT_FOUND_FROM = 9
 Replayer = Callable[[bytes, bytes | None, int], None]
 """Applies the key and value of one kind of record; the last argument is what time it is."""
 
+TopicCheck = Callable[[str, UUID | None], bool]
+"""Whether there is a topic of that name and id; without an id the name has to do."""
+
 
 class Coordinator:
     def __init__(self, settings: ClassicSettings) -> None:
@@ -179,35 +182,29 @@ class Coordinator:
             if self.offsets.get(group_id, topic, partition) or self.offsets.is_pending(group_id, topic, partition)
         ]
 
-    def forget_topic(self, topic: str, topic_id: object) -> list[KeyValue]:
-        """The records that delete all offsets of a topic that is gone, so that a new one of its name begins afresh."""
-        found = {
-            (group, partition) for group, partition, id in self.offsets.groups_with(topic) if id in (None, topic_id)
-        }
-        return [offset_tombstone(group, topic, partition) for group, partition in sorted(found)]
+    def expire(self, now_ms: int, retention_ms: int, exists: TopicCheck) -> list[KeyValue]:
+        """The records that delete offsets nobody needs any more, and groups that have neither members nor offsets.
 
-    def expire(self, now_ms: int, retention_ms: int) -> list[KeyValue]:
-        """The records that delete offsets nobody has needed for so long, and groups without members and offsets."""
+        An offset is not needed when nobody has used it for `retention_ms`, or when its topic is gone.
+        """
         records: list[KeyValue] = []
         for group in self.groups.values():
-            expired, remain = self._expired(group, now_ms, retention_ms)
+            expired, remain = self._expired(group, now_ms, retention_ms, exists)
             records += expired
             if not remain and group.is_empty and not self.offsets.has_pending(group.id):
                 records += group.tombstones()
         return records
 
-    def _expired(self, group: Group, now_ms: int, retention_ms: int) -> tuple[list[KeyValue], bool]:
+    def _expired(self, group: Group, now_ms: int, retention_ms: int, exists: TopicCheck) -> tuple[list[KeyValue], bool]:
         """Tombstones of a group's expired offsets, and whether others remain."""
         expired: list[KeyValue] = []
         remain = False
         for topic, offsets in self.offsets.of_group(group.id).items():
             subscribed = group.is_subscribed(topic)
             for partition, committed in offsets.items():
-                if (
-                    subscribed
-                    or self.offsets.is_pending(group.id, topic, partition)
-                    or not _is_expired(group, committed, now_ms, retention_ms)
-                ):
+                unused = not subscribed and _is_expired(group, committed, now_ms, retention_ms)
+                needed = exists(topic, committed.topic_id) and not unused
+                if needed or self.offsets.is_pending(group.id, topic, partition):
                     remain = True
                 else:
                     expired.append(offset_tombstone(group.id, topic, partition))

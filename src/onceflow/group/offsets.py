@@ -37,6 +37,7 @@ class CommittedOffset(NamedTuple):
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_EXPIRY
     topic_id: UUID | None = None
+    """Of the topic that it is meant for: a new one of the same name begins afresh."""
     record_offset: int = -1
     """Where in the log it stands: of two commits the later record wins."""
 
@@ -104,16 +105,6 @@ class Offsets:
 
     def has_pending(self, group: str) -> bool:
         return group in self._open
-
-    def groups_with(self, topic: str) -> Iterator[tuple[str, int, UUID | None]]:
-        """Every group's committed and pending offsets of a topic: group, partition, topic id."""
-        for group, topics in self._committed.items():
-            for partition, committed in topics.get(topic, {}).items():
-                yield group, partition, committed.topic_id
-        for pending in self._pending.values():
-            for (group, name, partition), committed in pending.items():
-                if name == topic:
-                    yield group, partition, committed.topic_id
 
     # Changing; a restart goes through the same functions
 

@@ -88,6 +88,7 @@ class Context(NamedTuple):
 
     version: int
     client_id: str | None
+    client_host: str = "127.0.0.1"
 
 
 Handler = Callable[["Node", Context, memoryview, int], Answer | Deferred | None]
@@ -113,7 +114,7 @@ def _decoding(handle: Callable[[Node, Context, Any], Any], cls: type[Message]) -
     return handle_frame
 
 
-def answer(node: Node, header: RequestHeader, frame: memoryview) -> Answer | Deferred | None:
+def answer(node: Node, header: RequestHeader, frame: memoryview, client_host: str) -> Answer | Deferred | None:
     """Have one request handled, and give back what came of it."""
     api = APIS.get(header.api_key)
     if api is None:
@@ -126,4 +127,4 @@ def answer(node: Node, header: RequestHeader, frame: memoryview) -> Answer | Def
             return Answer(k18_api_versions.unsupported_version(), 0)
         raise MalformedMessage(f"Version {version} of api key {header.api_key} is not served here.")
     handler = _loaded.get(header.api_key) or _load(header.api_key)
-    return handler(node, Context(version, header.client_id), frame, header.body_at)
+    return handler(node, Context(version, header.client_id, client_host), frame, header.body_at)

@@ -28,9 +28,10 @@ from onceflow.broker.node import Node
 from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
+from onceflow.log.producers import ProducerStates
 from onceflow.log.validation import accept
 from onceflow.txn.transaction import TopicPartition
-from onceflow.wire.batch import HEADER_SIZE, read_header
+from onceflow.wire.batch import HEADER_SIZE, BatchHeader, read_header
 from onceflow.wire.codec import decode_from
 from onceflow.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -112,6 +113,7 @@ class _InTransaction:
                 add=self._version >= V2_FROM_VERSION,
                 proceed=partial(self._settle, NOTHING_REFUSED),
                 refuse=self._refuse,
+                knows_abortable=self._version >= ABORTABLE_FROM_VERSION,
             )
         else:
             self._settle(NOTHING_REFUSED)
@@ -125,11 +127,7 @@ class _InTransaction:
                 if topic is None or not 0 <= index < len(topic.partitions) or len(records) < HEADER_SIZE:
                     continue  # it will be refused without the coordinator
                 header = read_header(records)
-                producer = topic.partitions[index].log.producers.get(header.producer_id)
-                is_open = (
-                    producer is not None and producer.is_in_transaction and producer.epoch == header.producer_epoch
-                )
-                if header.is_transactional and not is_open:
+                if header.is_transactional and not _is_known(topic.partitions[index].log.producers, header):
                     self._unverified[topic.name, index] = None
                     identities.add((header.producer_id, header.producer_epoch))
         return identities
@@ -139,15 +137,10 @@ class _InTransaction:
         self._settle(dict.fromkeys(self._unverified, told))
 
     def _told(self, error: ErrorCode) -> ErrorCode:
-        match error:
-            case ErrorCode.PRODUCER_FENCED:
-                return ErrorCode.INVALID_PRODUCER_EPOCH
-            case ErrorCode.TRANSACTION_ABORTABLE if self._version < ABORTABLE_FROM_VERSION:
-                return ErrorCode.INVALID_TXN_STATE
-            case ErrorCode.CONCURRENT_TRANSACTIONS if self._version >= V2_FROM_VERSION:
-                return error
-            case ErrorCode.CONCURRENT_TRANSACTIONS | ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                return ErrorCode.NOT_ENOUGH_REPLICAS  # what older clients retry without asking who is the leader
+        if error is ErrorCode.CONCURRENT_TRANSACTIONS and self._version >= V2_FROM_VERSION:
+            return error
+        if error in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            return ErrorCode.NOT_ENOUGH_REPLICAS  # what older clients retry without asking who is the leader
         return error
 
     def _settle(self, refused: dict[TopicPartition, ErrorCode]) -> None:
@@ -165,6 +158,14 @@ class _InTransaction:
             result.when_done(lambda: deferred.resolve(result.result))
         else:
             deferred.resolve(result)
+
+
+def _is_known(producers: ProducerStates, header: BatchHeader) -> bool:
+    """Whether the partition can decide alone: the transaction is open on it, or it has seen a later epoch."""
+    producer = producers.get(header.producer_id)
+    if producer is None or producer.epoch < header.producer_epoch:
+        return False
+    return producer.is_in_transaction or producer.epoch > header.producer_epoch
 
 
 def _write(

@@ -1,5 +1,6 @@
 """ListOffsets (2), v1-10: where a log starts and ends, and what was there at a time.
 
+- With isolation read_committed the log ends at the last stable offset, also for what is looked for by time.
 - Special timestamps: -1 the end (by isolation level), -2 the start, -3 the largest timestamp (v7), -4 the local
   start (v8), -5 the end of what was tiered (v9: nothing is, so -1). Else: the first record with at least that
   timestamp, -1 if there is none.
@@ -60,18 +61,18 @@ def _find(partition: Partition, entry: ListOffsetsPartition, isolation: int, ver
     timestamp = entry.timestamp
     if timestamp < 0 and version < _SINCE.get(timestamp, 2**15):
         raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION)
+    end = log.last_stable_offset if isolation == READ_COMMITTED else log.high_watermark
     try:
         match timestamp:
             case -1:
-                end = log.last_stable_offset if isolation == READ_COMMITTED else log.high_watermark
                 return TimestampedOffset(-1, end)
             case -2 | -4:
                 return TimestampedOffset(-1, log.start_offset)
             case -3:
-                return log.offset_of_newest()
+                return log.offset_of_newest(end)
             case -5:
                 return NOTHING_FOUND
-        return log.first_offset_at(timestamp)
+        return log.first_offset_at(timestamp, end)
     except StorageError as error:
         raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
     except MalformedMessage as error:

@@ -55,9 +55,7 @@ def handle(node: Node, context: Context, request: OffsetCommitRequest) -> Messag
             version=context.version,
             now_ms=now_ms,
         )
-        groups.commit(
-            index, request.group_id, _entries(context.version, request, asked, groups.metadata_max_bytes, now_ms)
-        )
+        groups.commit(index, request.group_id, _entries(request, asked, groups.metadata_max_bytes, now_ms))
     except ProtocolError as error:
         return _refuse(answer, asked, error.code)
     return groups.answer(index, answer, lambda error: _refuse(answer, asked, error))
@@ -87,9 +85,7 @@ def _existing(
                 yield topic, partition, place
 
 
-def _entries(
-    version: int, request: OffsetCommitRequest, asked: list[Asked], metadata_max: int, now_ms: int
-) -> Iterator[OffsetEntry]:
+def _entries(request: OffsetCommitRequest, asked: list[Asked], metadata_max: int, now_ms: int) -> Iterator[OffsetEntry]:
     retention_ms = request.retention_time_ms
     expire_ms = NO_EXPIRY if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms
     for topic, partition, place in asked:
@@ -97,9 +93,8 @@ def _entries(
         if len(metadata) > metadata_max:
             place.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             continue
-        topic_id = topic.id if version >= TOPIC_IDS_FROM_VERSION else None
         offset, epoch = partition.committed_offset, partition.committed_leader_epoch
-        committed = CommittedOffset(offset, epoch, metadata, now_ms, expire_ms, topic_id)
+        committed = CommittedOffset(offset, epoch, metadata, now_ms, expire_ms, topic.id)
         yield topic.name, partition.partition_index, committed
 
 

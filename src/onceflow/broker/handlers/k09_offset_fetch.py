@@ -4,7 +4,7 @@
 - v7 and newer can require stable offsets: one that an open transaction may still change is 88 then (KIP-447).
 - v9 may name member and epoch, which a consumer group checks; v10 names topics by id, and one that does not exist
   is 100.
-- What was never committed is -1, also for groups and topics that do not exist.
+- What was never committed is -1, also for groups and topics that do not exist, and for a new topic of an old name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
+from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.coordinator import Coordinator
 from onceflow.wire.messages.offset_fetch import (
@@ -78,38 +79,32 @@ class _Reader:
 
     def all(self) -> list[OffsetFetchResponseTopics]:
         answers = []
-        for name, partitions in self._offsets.of_group(self._group_id).items():
-            topic = self._topics.get(name) if self._by_id else None
-            if self._by_id and topic is None:
-                continue  # it is gone and has no id to be named by
-            id = topic.id if topic is not None else None
-            answers.append(
-                OffsetFetchResponseTopics(name=name, topic_id=id, partitions=self._partitions(name, None, partitions))
-            )
+        for name, offsets in self._offsets.of_group(self._group_id).items():
+            topic = self._topics.get(name)
+            if topic is None:
+                continue
+            partitions = [at for at, offset in offsets.items() if offset.topic_id in (None, topic.id)]
+            if partitions:
+                answers.append(self._answer_for(topic, partitions))
         return answers
 
     def topic(self, asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-        answer = OffsetFetchResponseTopics(name=asked.name, topic_id=asked.topic_id)
-        name = asked.name
-        if self._by_id:
-            topic = self._topics.by_id(asked.topic_id)
-            if topic is None:
-                answer.partitions = [_nothing(at, ErrorCode.UNKNOWN_TOPIC_ID) for at in asked.partition_indexes]
-                return answer
-            name = topic.name
-        answer.partitions = self._partitions(name, asked.topic_id, asked.partition_indexes)
-        return answer
+        topic = self._topics.by_id(asked.topic_id) if self._by_id else self._topics.get(asked.name)
+        if topic is not None:
+            return self._answer_for(topic, asked.partition_indexes)
+        error = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.NONE
+        nothing = [_nothing(partition, error) for partition in asked.partition_indexes]
+        return OffsetFetchResponseTopics(name=asked.name, topic_id=asked.topic_id, partitions=nothing)
 
-    def _partitions(
-        self, topic: str, topic_id: object, partitions: Iterable[int]
-    ) -> list[OffsetFetchResponsePartitions]:
-        return [self._partition(topic, topic_id, partition) for partition in partitions]
+    def _answer_for(self, topic: Topic, partitions: Iterable[int]) -> OffsetFetchResponseTopics:
+        found = [self._partition(topic, partition) for partition in partitions]
+        return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.id, partitions=found)
 
-    def _partition(self, topic: str, topic_id: object, partition: int) -> OffsetFetchResponsePartitions:
-        if self._require_stable and self._offsets.is_pending(self._group_id, topic, partition):
+    def _partition(self, topic: Topic, partition: int) -> OffsetFetchResponsePartitions:
+        if self._require_stable and self._offsets.is_pending(self._group_id, topic.name, partition):
             return _nothing(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        found = self._offsets.get(self._group_id, topic, partition)
-        if found is None or (found.topic_id and topic_id and found.topic_id != topic_id):
+        found = self._offsets.get(self._group_id, topic.name, partition)
+        if found is None or found.topic_id not in (None, topic.id):
             return _nothing(partition)
         return OffsetFetchResponsePartitions(
             partition_index=partition,

@@ -29,6 +29,7 @@ from onceflow.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
+ABORTABLE_FROM_VERSION = 4
 ADDED_ON_THE_WAY_FROM_VERSION = 5
 
 Asked = tuple[Topic, TxnOffsetCommitRequestPartition, TxnOffsetCommitResponsePartition]
@@ -68,11 +69,7 @@ class _Commit:
 
     def _verify(self) -> None:
         request = self._request
-        transactions = getattr(self._node, "transactions", None)
-        if transactions is None:
-            self._write()
-            return
-        transactions.verify(
+        self._node.transactions.verify(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
@@ -80,6 +77,7 @@ class _Commit:
             add=self._version >= ADDED_ON_THE_WAY_FROM_VERSION,
             proceed=self._write,
             refuse=self._refuse,
+            knows_abortable=self._version >= ABORTABLE_FROM_VERSION,
         )
 
     def _write(self) -> None:
@@ -108,8 +106,9 @@ class _Commit:
             if len(metadata) > metadata_max:
                 place.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            offset = CommittedOffset(partition.committed_offset, partition.committed_leader_epoch, metadata, now_ms)
-            yield topic.name, partition.partition_index, offset
+            offset, epoch = partition.committed_offset, partition.committed_leader_epoch
+            committed = CommittedOffset(offset, epoch, metadata, now_ms, topic_id=topic.id)
+            yield topic.name, partition.partition_index, committed
 
     def _refuse(self, error: ErrorCode) -> None:
         for *_, place in self._asked:
