@@ -39,10 +39,22 @@ from onceflow.wire.records import Record, build_batch, read_records
 from onceflow.wire.schema import Message
 from tests.support.waiting import eventually
 
-__all__ = ["Connection", "ConnectionClosed", "Wire", "batch", "fetch_request", "now_ms", "produce_request", "rewrite"]
+__all__ = [
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
+    "Connection",
+    "ConnectionClosed",
+    "Wire",
+    "batch",
+    "fetch_request",
+    "now_ms",
+    "produce_request",
+    "rewrite",
+]
 
 TIMEOUT_S = 15.0
 LATEST = -1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 def now_ms() -> int:
@@ -56,6 +68,7 @@ def batch(
     sequence: int = 0,
     key: bytes | None = None,
     compression: int = 0,
+    transactional: bool = False,
 ) -> bytes:
     """A record batch with these values; `producer` is (producer id, epoch)."""
     now = now_ms()
@@ -71,7 +84,7 @@ def batch(
     identity = {}
     if producer is not None:
         identity = {"producer_id": producer[0], "producer_epoch": producer[1], "base_sequence": sequence}
-    return build_batch(records, base_offset=0, codec=compression, **identity)
+    return build_batch(records, base_offset=0, codec=compression, transactional=transactional, **identity)
 
 
 def rewrite(whole: bytes, **fields: int) -> bytes:
@@ -210,10 +223,17 @@ class Wire(Connection):
         return answer.producer_id, answer.producer_epoch
 
     def produce(
-        self, topic: str, records: bytes | None, *, partition: int = 0, acks: int = -1, version: int = 12
+        self,
+        topic: str | UUID,
+        records: bytes | None,
+        *,
+        partition: int = 0,
+        acks: int = -1,
+        version: int = 12,
+        transactional_id: str | None = None,
     ) -> PartitionProduceResponse:
-        answer = self.ask(produce_request(topic, records, partition=partition, acks=acks), version)
-        return answer.responses[0].partition_responses[0]
+        request = produce_request(topic, records, partition=partition, acks=acks, transactional_id=transactional_id)
+        return self.ask(request, version).responses[0].partition_responses[0]
 
     def fetch(self, topic: str, offset: int, *, version: int = 12, **settings: Any) -> PartitionData:
         return self.fetch_answer(topic, offset, version=version, **settings).responses[0].partitions[0]
@@ -233,21 +253,48 @@ class Wire(Connection):
         return [header for header, _ in batches(self.fetch(topic, offset, max_wait_ms=0).records or b"")]
 
     def list_offset(
-        self, topic: str, timestamp: int, *, partition: int = 0, version: int | None = None, leader_epoch: int = -1
+        self,
+        topic: str,
+        timestamp: int,
+        *,
+        partition: int = 0,
+        version: int | None = None,
+        leader_epoch: int = -1,
+        isolation_level: int = 0,
     ) -> ListOffsetsPartitionResponse:
         at = ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=leader_epoch)
-        topics = [ListOffsetsTopic(name=topic, partitions=[at])]
-        answer = self.ask(ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=5000), version)
-        return answer.topics[0].partitions[0]
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=isolation_level,
+            topics=[ListOffsetsTopic(name=topic, partitions=[at])],
+            timeout_ms=5000,
+        )
+        return self.ask(request, version).topics[0].partitions[0]
 
     def end(self, topic: str, partition: int = 0) -> int:
         return self.list_offset(topic, LATEST, partition=partition).offset
 
+    def stable_end(self, topic: str, partition: int = 0) -> int:
+        """The last stable offset: where the first open transaction begins, or the end."""
+        return self.list_offset(topic, LATEST, partition=partition, isolation_level=READ_COMMITTED).offset
 
-def produce_request(topic: str | UUID, records: bytes | None, *, partition: int = 0, acks: int = -1) -> ProduceRequest:
+
+def produce_request(
+    topic: str | UUID,
+    records: bytes | None,
+    *,
+    partition: int = 0,
+    acks: int = -1,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
     data = [PartitionProduceData(index=partition, records=records)]
     named = {"topic_id": topic} if isinstance(topic, UUID) else {"name": topic}
-    return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[TopicProduceData(partition_data=data, **named)])
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=10_000,
+        topic_data=[TopicProduceData(partition_data=data, **named)],
+    )
 
 
 def fetch_request(
