@@ -78,8 +78,7 @@ class Groups:
 
     def index_of(self, group_id: str) -> int:
         """The partition that keeps a group; the topic is made if this is the first group ever."""
-        partitions = self.log.partitions
-        if len(partitions) == 1:
+        if len(self.coordinators) == 1:
             return 0
         index = self.log.partition_of(group_id)
         while len(self.coordinators) < len(self.log.partitions):
@@ -221,8 +220,10 @@ class Groups:
 
     def _time_is_up(self) -> None:
         self._timer = self._timer_ms = None
-        self.on_time()
-        self._set_timer()
+        try:
+            self.on_time()
+        finally:
+            self._set_timer()
 
     def on_time(self) -> None:
         now_ms = self._node.clock.now_ms()

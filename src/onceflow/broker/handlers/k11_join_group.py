@@ -15,7 +15,7 @@ from onceflow.broker.groups import client_of
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
-from onceflow.group.classic import join_refusal
+from onceflow.group.classic import Join, join_refusal
 from onceflow.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 NULL_PROTOCOL_FROM_VERSION = 7
@@ -48,8 +48,8 @@ def handle(node: Node, context: Context, request: JoinGroupRequest) -> Deferred:
     except ProtocolError as error:
         ticket.resolve(Answer(join_refusal(error.code, request.member_id)))
         return ticket
-    effects = coordinator.join(request, context.version, client_of(context), ticket, node.clock.now_ms())
-    node.groups.carry_out(request.group_id, effects)
+    join = Join(request, context.version, client_of(context), ticket)
+    node.groups.carry_out(request.group_id, coordinator.join(join, node.clock.now_ms()))
     return ticket
 
 

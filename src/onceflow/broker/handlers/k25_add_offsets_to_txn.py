@@ -12,13 +12,13 @@ from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.transactions import CONSUMER_OFFSETS
-from onceflow.errors import ErrorCode
+from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 FENCED_FROM_VERSION: Final = 2
 
 
-def handle(node: Node, context: Context, request: AddOffsetsToTxnRequest) -> Deferred:
+def handle(node: Node, context: Context, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse | Deferred:
     deferred = Deferred()
 
     def answer(error: ErrorCode) -> None:
@@ -26,11 +26,15 @@ def handle(node: Node, context: Context, request: AddOffsetsToTxnRequest) -> Def
             error = ErrorCode.INVALID_PRODUCER_EPOCH
         deferred.resolve(Answer(AddOffsetsToTxnResponse(error_code=error)))
 
+    try:
+        index = node.groups.index_of(request.group_id)
+    except ProtocolError as error:
+        return AddOffsetsToTxnResponse(error_code=error.code)
     node.transactions.add(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
-        frozenset([(CONSUMER_OFFSETS, node.groups.index_of(request.group_id))]),
+        frozenset([(CONSUMER_OFFSETS, index)]),
         version=0,
         proceed=lambda: answer(ErrorCode.NONE),
         refuse=answer,
