@@ -204,8 +204,12 @@ class FaultyDisk:
     def release(self) -> None:
         (self._folder / "hold").unlink()
 
+    def die_after(self, steps: int) -> None:
+        """The broker kills itself, as `kill -9` does, in place of the write or sync after so many more."""
+        self._write("die", str(steps))
+
     def heal(self) -> None:
-        for name in ("fail-always", "fail-once", "hold", "holding"):
+        for name in ("fail-always", "fail-once", "hold", "holding", "die"):
             (self._folder / name).unlink(missing_ok=True)
 
     def _write(self, name: str, path_part: str) -> None:

@@ -31,6 +31,8 @@ COMMANDS = {
     "topics": ("onceflow.cli.topics", "list, describe, create and delete topics"),
     "produce": ("onceflow.cli.produce", "send lines as messages"),
     "consume": ("onceflow.cli.consume", "print the messages of a topic"),
+    "groups": ("onceflow.cli.groups", "consumer groups: members, lag, offsets"),
+    "txns": ("onceflow.cli.txns", "list, describe and abort transactions"),
     "log": ("onceflow.cli.log_dump", "look into a broker's files"),
 }
 
@@ -42,6 +44,8 @@ examples:
   onceflow consume orders --keys --offsets           all there is, then exit
   onceflow consume orders --from end --follow        what comes from now on
   onceflow topics describe orders --json | jq .
+  onceflow groups describe billing                   who reads what, and how far behind
+  onceflow txns list --state open                    transactions that are going on
 
 `onceflow COMMAND --help` explains each command. The client commands work with any Kafka broker: give its
 address with --bootstrap, or once and for all in the environment variable ONCEFLOW_BOOTSTRAP.

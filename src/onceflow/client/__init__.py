@@ -4,6 +4,10 @@
     settings     from a bootstrap address and a person's wishes to a librdkafka configuration
     problems     librdkafka's errors as sentences
     admin        topics: list, describe, create, delete
+    groups       consumer groups: list, describe, move offsets, delete
+    connection   one socket and our own wire layer, for what librdkafka has no function for
+    cluster      which broker to ask: coordinators, leaders, all of them
+    transactions list, describe, find hanging ones, abort
 
 Nothing here knows our broker's classes: the same code runs against an Apache Kafka cluster. confluent_kafka
 is slow to import, so functions that need it import it themselves.

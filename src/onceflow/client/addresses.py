@@ -21,6 +21,7 @@ __all__ = [
     "default_bootstrap",
     "knock",
     "parse_bootstrap",
+    "why_not_reached",
 ]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -72,16 +73,20 @@ def knock(addresses: list[Address], timeout_s: float = KNOCK_TIMEOUT_S) -> Addre
         try:
             with socket.create_connection(address, timeout=timeout_s):
                 return address
-        except socket.gaierror:
-            reasons.append(f"{address}: there is no host of this name")
-        except TimeoutError:
-            reasons.append(f"{address}: no answer within {timeout_s:g} s")
-        except ConnectionRefusedError:
-            reasons.append(f"{address}: nobody listens there")
-        except OSError as problem:
-            reasons.append(f"{address}: {(problem.strerror or str(problem)).lower()}")
-        except UnicodeError:  # a label longer than 63 bytes fails in the IDNA codec, before any look-up
-            reasons.append(f"{address}: there is no host of this name")
+        except (OSError, UnicodeError) as problem:
+            reasons.append(f"{address}: {why_not_reached(problem, timeout_s)}")
     raise ClientError(
         f"cannot reach a broker at {'; '.join(reasons)}. Is it running? Other address: --bootstrap HOST:PORT"
     )
+
+
+def why_not_reached(problem: OSError | UnicodeError, timeout_s: float) -> str:
+    """Why there is no connection, in words."""
+    if isinstance(problem, socket.gaierror | UnicodeError):
+        # A label longer than 63 bytes fails in the IDNA codec, before any look-up.
+        return "there is no host of this name"
+    if isinstance(problem, TimeoutError):
+        return f"no answer within {timeout_s:g} s"
+    if isinstance(problem, ConnectionRefusedError):
+        return "nobody listens there"
+    return (problem.strerror or str(problem)).lower()
