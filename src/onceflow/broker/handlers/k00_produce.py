@@ -68,9 +68,10 @@ def handle_frame(node: Node, context: Context, frame: memoryview, body_at: int) 
     body = _read(frame, body_at, version)
     if body.transactional_id is None:
         return _write(node, version, body, NOTHING_REFUSED)
-    if node.config.fsync:  # it may have to wait, and the frame is in a buffer that does not
-        body = _read(memoryview(bytearray(frame)), body_at, version)
-    return _InTransaction(node, version, body).write()
+    request = _InTransaction(node, version, body)
+    if request.may_wait():  # and the frame is in a buffer that does not
+        request.body = _read(memoryview(bytearray(frame)), body_at, version)
+    return request.write()
 
 
 def _read(frame: memoryview, body_at: int, version: int) -> ProduceBody:
@@ -85,13 +86,16 @@ class _InTransaction:
     def __init__(self, node: Node, version: int, body: ProduceBody) -> None:
         self._node = node
         self._version = version
-        self._body = body
+        self.body = body
         assert body.transactional_id is not None
         self._id: str = body.transactional_id
         self._unverified: dict[TopicPartition, None] = {}
         self._result: Answer | Deferred | None = None
         self._deferred: Deferred | None = None
         self._is_settled = False
+
+    def may_wait(self) -> bool:
+        return self._node.config.fsync and (self._node.transactions.is_busy(self._id) or bool(self._look()))
 
     def write(self) -> Answer | Deferred | None:
         self._node.transactions.when_free(self._id, self._verify)
@@ -121,7 +125,7 @@ class _InTransaction:
     def _look(self) -> set[tuple[int, int]]:
         """Note the partitions on which a transaction begins; returns the producers (id, epoch) of these batches."""
         identities = set()
-        for key, batches in self._body.topics:
+        for key, batches in self.body.topics:
             topic = self._node.topics.find(key)
             for index, records in batches:
                 if topic is None or not 0 <= index < len(topic.partitions) or len(records) < HEADER_SIZE:
@@ -145,12 +149,12 @@ class _InTransaction:
 
     def _settle(self, refused: dict[TopicPartition, ErrorCode]) -> None:
         if self._deferred is None:
-            self._result = _write(self._node, self._version, self._body, refused)
+            self._result = _write(self._node, self._version, self.body, refused)
             self._is_settled = True
             return
         deferred = self._deferred
         try:
-            result = _write(self._node, self._version, self._body, refused)
+            result = _write(self._node, self._version, self.body, refused)
         except MalformedMessage as error:
             logger.warning("A produce request failed after it had waited, and nobody wants to know: %s", error)
             result = None
