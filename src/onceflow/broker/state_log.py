@@ -89,7 +89,8 @@ class StateLog:
     def partition_of(self, key: str) -> int:
         """Where the state of a group or of a transactional id is kept."""
         self.open()
-        return partition_of(key, len(self.partitions))
+        count = len(self.partitions)
+        return partition_of(key, count) if count > 1 else 0
 
     def append(self, index: int, records: Sequence[KeyValue], *, producer: tuple[int, int] | None = None) -> None:
         """Write records as one batch; `producer` (id and epoch) makes it part of that producer's transaction.
