@@ -6,7 +6,7 @@ that needs it fails with a sentence that says what to install: a silent skip wou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Protocol, TypeVar
 from uuid import uuid4
@@ -14,14 +14,31 @@ from uuid import uuid4
 import pytest
 
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.clients import Client
+from tests.support.clients.coordinated.aio import CoordinatedAioClient
+from tests.support.clients.coordinated.confluent import CoordinatedConfluentClient
+from tests.support.clients.coordinated.java import CoordinatedJavaClient
+from tests.support.clients.coordinated.kafka_python import CoordinatedKafkaPythonClient
 from tests.support.kafka_jars import JarsMissing, JavaMissing
 from tests.support.raw import Wire
+from tests.support.raw_transactions import V1, V2, TransactionalProducer, TransactionProtocol
 
 # Tests live there too, and their assertions deserve pytest's explanations.
-pytest.register_assert_rewrite("tests.conformance.scenarios")
+pytest.register_assert_rewrite(
+    "tests.conformance.scenarios", "tests.conformance.transaction_scenarios", "tests.conformance.group_scenarios"
+)
 
 BROKERS = ("onceflow", "kafka")
+SETTINGS: Mapping[str, int] = {
+    # Timed-out transactions are found by a scan; every ten seconds is too seldom for a test to wait for it.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
+    # Members die in these tests, and what the broker tells the others it tells in answers to heartbeats.
+    "group.min.session.timeout.ms": 1000,
+    "group.consumer.session.timeout.ms": 2000,
+    "group.consumer.heartbeat.interval.ms": 200,
+}
 T = TypeVar("T")
+C = TypeVar("C", bound=Client)
 
 
 class RunningBroker(Protocol):
@@ -76,12 +93,37 @@ class _Onceflow:
 def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
     if request.param == "kafka":
         with ExitStack() as stack:
-            yield started(lambda: stack.enter_context(ApacheKafka()))
+            yield started(lambda: stack.enter_context(ApacheKafka(SETTINGS)))
     else:
         import onceflow
 
-        with onceflow.Broker(data_dir=None) as running:
+        with onceflow.Broker(data_dir=None, settings=SETTINGS) as running:
             yield _Onceflow(running.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def confluent(broker: RunningBroker) -> Iterator[CoordinatedConfluentClient]:
+    yield from closed_in_the_end(CoordinatedConfluentClient(broker.bootstrap))
+
+
+@pytest.fixture(scope="session")
+def aiokafka(broker: RunningBroker) -> Iterator[CoordinatedAioClient]:
+    yield from closed_in_the_end(CoordinatedAioClient(broker.bootstrap))
+
+
+@pytest.fixture(scope="session")
+def kafka_python(broker: RunningBroker) -> Iterator[CoordinatedKafkaPythonClient]:
+    yield from closed_in_the_end(CoordinatedKafkaPythonClient(broker.bootstrap))
+
+
+@pytest.fixture(scope="session")
+def java(broker: RunningBroker) -> Iterator[CoordinatedJavaClient]:
+    yield from closed_in_the_end(started(lambda: CoordinatedJavaClient(broker.bootstrap)))
+
+
+def closed_in_the_end(client: C) -> Iterator[C]:
+    yield client
+    client.close()
 
 
 @pytest.fixture
@@ -104,3 +146,34 @@ def topic(wire: Wire, new_name: Callable[[], str]) -> str:
     name = new_name()
     wire.create_topic(name)
     return name
+
+
+@pytest.fixture(params=[V1, V2], ids=lambda protocol: protocol.name)
+def protocol(request: pytest.FixtureRequest) -> TransactionProtocol:
+    """Classic transactions, and those of KIP-890."""
+    return request.param
+
+
+@pytest.fixture
+def new_producer(
+    wire: Wire, new_name: Callable[[], str], protocol: TransactionProtocol
+) -> Callable[[], TransactionalProducer]:
+    """Transactional producers, each with an id of its own, ready to write."""
+    return lambda: TransactionalProducer(wire, new_name(), protocol).init()
+
+
+@pytest.fixture
+def producer(new_producer: Callable[[], TransactionalProducer]) -> TransactionalProducer:
+    return new_producer()
+
+
+@pytest.fixture
+def classic(wire: Wire, new_name: Callable[[], str]) -> TransactionalProducer:
+    """A producer of the first protocol, for what the second one has not."""
+    return TransactionalProducer(wire, new_name(), V1).init()
+
+
+@pytest.fixture
+def bumping(wire: Wire, new_name: Callable[[], str]) -> TransactionalProducer:
+    """A producer of the second protocol, in which every end bumps the epoch."""
+    return TransactionalProducer(wire, new_name(), V2).init()

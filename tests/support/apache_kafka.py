@@ -199,6 +199,9 @@ def _single_node(port: int, controller_port: int, data_dir: Path) -> dict[str, o
         "offsets.topic.num.partitions": 4,
         "transaction.state.log.num.partitions": 4,
         "group.initial.rebalance.delay.ms": 0,
+        # Lower limits of what the tests set to shorter times.
+        "group.consumer.min.session.timeout.ms": 1,
+        "group.consumer.min.heartbeat.interval.ms": 1,
     }
 
 

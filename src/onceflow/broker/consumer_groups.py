@@ -6,16 +6,20 @@ matched with the topics again, that is written too. Members hear of it with thei
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from onceflow.broker.topics import Topic, Topics
 from onceflow.config import BrokerConfig
+from onceflow.errors import ConfigError, ProtocolError
 from onceflow.group.assignors import ASSIGNORS
-from onceflow.group.consumer_group import ConsumerGroup, ConsumerSettings, TopicInfo
-from onceflow.group.consumer_heartbeat import check_request, resolve_regexes
+from onceflow.group.consumer_group import ConsumerGroup, ConsumerSettings
 from onceflow.group.consumer_records import encode_record
+from onceflow.group.consumer_regexes import resolve_regexes
+from onceflow.group.consumer_requests import check_request
+from onceflow.group.consumer_topics import TopicInfo
 from onceflow.group.effects import Client
 from onceflow.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -57,8 +61,14 @@ def consumer_settings(config: BrokerConfig) -> ConsumerSettings:
         session_timeout_ms=config["group.consumer.session.timeout.ms"],
         heartbeat_interval_ms=config["group.consumer.heartbeat.interval.ms"],
         members_max=config["group.consumer.max.size"],
-        assignors=tuple(name for name in config["group.consumer.assignors"] if name in ASSIGNORS),
+        assignors=_assignors(config["group.consumer.assignors"]),
     )
+
+
+def _assignors(names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        raise ConfigError(f"group.consumer.assignors is empty; there are {' and '.join(ASSIGNORS)}.")
+    return tuple(names)
 
 
 def heartbeat(
@@ -83,6 +93,8 @@ def heartbeat(
 
 
 def _resolve(groups: Groups, index: int, group: ConsumerGroup, regexes: frozenset[str], now_ms: int) -> None:
+    """If it cannot be written, the next heartbeat tries again; this one is as good without it."""
     decision = resolve_regexes(group, regexes, now_ms)
-    groups.write(index, [encode_record(record) for record in decision.records])
-    decision.settle(group, now_ms)
+    with contextlib.suppress(ProtocolError):
+        groups.write(index, [encode_record(record) for record in decision.records])
+        decision.settle(group, now_ms)

@@ -17,7 +17,7 @@ from uuid import UUID
 from onceflow.broker.consumer_groups import TopicView, consumer_settings
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.state_log import StateLog
-from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError
+from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.base import Group
 from onceflow.group.classic import ClassicSettings
 from onceflow.group.consumer_register import ConsumerGroups
@@ -36,6 +36,11 @@ __all__ = ["OFFSETS_TOPIC", "Groups", "OffsetEntry", "client_of"]
 logger = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+RETRY_S: Final = 1.0
+GROUP_ID_LENGTH_MAX: Final = 8_000
+"""In characters. Kafka has no limit; but a name in a record has 32,767 bytes, and one that cannot be written must not
+come to have a group."""
 
 OffsetEntry = tuple[str, int, CommittedOffset]
 """An offset to commit: topic, partition, and what is known of it but its place in the log."""
@@ -64,7 +69,8 @@ class Groups:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self.log = StateLog(node, OFFSETS_TOPIC, "offsets.topic", self._taken_back)
-        self.coordinators = [self._load(index) for index in range(len(self.log.partitions))]
+        self.coordinators: list[Coordinator] = []
+        self._load_all()
 
     @property
     def classic_settings(self) -> ClassicSettings:
@@ -77,12 +83,16 @@ class Groups:
     # Finding
 
     def index_of(self, group_id: str) -> int:
-        """The partition that keeps a group; the topic is made if this is the first group ever."""
+        """The partition that keeps a group; the topic is made if this is the first group ever.
+
+        Raises `ProtocolError` for what cannot be a group's id, and if the topic cannot be made.
+        """
+        if len(group_id) > GROUP_ID_LENGTH_MAX:
+            raise ProtocolError(ErrorCode.INVALID_GROUP_ID, f"A group id has at most {GROUP_ID_LENGTH_MAX} characters.")
         if len(self.coordinators) == 1:
             return 0
         index = self.log.partition_of(group_id)
-        while len(self.coordinators) < len(self.log.partitions):
-            self.coordinators.append(self._load(len(self.coordinators)))
+        self._load_all()
         return index
 
     def coordinator_of(self, group_id: str) -> Coordinator:
@@ -96,24 +106,32 @@ class Groups:
         self.consumers[index] = ConsumerGroups(coordinator, topics, self.consumer_settings)
         return coordinator
 
-    def _load(self, index: int) -> Coordinator:
+    def _load_all(self) -> None:
+        """Read the partitions that were not read yet."""
+        for index in range(len(self.coordinators), len(self.log.partitions)):
+            self.coordinators.append(self._read(index))
+            self._begin(index)
+
+    def _read(self, index: int) -> Coordinator:
         coordinator = self._new_coordinator(index)
         now_ms = self._node.clock.now_ms()
         for header, records in self.log.replay(index):
-            try:
-                coordinator.replay(header, records, now_ms)
-            except MalformedMessage as error:
-                logger.error("Records of %s-%d at %d are left out: %s", self.log.name, index, header.base_offset, error)
-        for group, effects in coordinator.loaded(now_ms):
-            if effects.records:
-                logger.info("Group %s is changed by being loaded.", group.id)
+            for problem in coordinator.replay(header, records, now_ms):
+                logger.error("A record of %s-%d is left out: %s", self.log.name, index, problem)
         return coordinator
 
+    def _begin(self, index: int) -> None:
+        for group, effects in list(self.coordinators[index].loaded(self._node.clock.now_ms())):
+            self.carry_out(group.id, effects)
+
     def _taken_back(self, index: int) -> None:
+        if index >= len(self.coordinators):
+            return
         lost = self.coordinators[index]
-        self.coordinators[index] = self._load(index)
+        self.coordinators[index] = self._read(index)
         for group in lost.groups.values():
             self._give(group.abandon(ErrorCode.NOT_COORDINATOR))
+        self._begin(index)
         self._set_timer()
 
     # Writing
@@ -219,10 +237,15 @@ class Groups:
         self._set_timer()
 
     def _time_is_up(self) -> None:
+        assert self._loop is not None
         self._timer = self._timer_ms = None
         try:
             self.on_time()
-        finally:
+        except Exception:  # one group's trouble must not stop the clock of all
+            logger.exception("A group could not be served in time; it is tried again in %s s.", RETRY_S)
+            self._timer_ms = self._node.clock.now_ms() + round(RETRY_S * 1000)
+            self._timer = self._loop.call_later(RETRY_S, self._time_is_up)
+        else:
             self._set_timer()
 
     def on_time(self) -> None:

@@ -20,17 +20,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 from uuid import uuid4
 
 from onceflow.errors import ErrorCode, ProtocolError
-from onceflow.group.classic_base import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicBase, ClassicSettings
+from onceflow.group.classic_base import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicSettings
+from onceflow.group.classic_rebalance import ClassicRebalance, join_refusal
 from onceflow.group.effects import Client, Effects, Ticket
 from onceflow.group.members import Member, protocols_of
-from onceflow.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from onceflow.wire.messages.join_group import JoinGroupRequest
 from onceflow.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity, MemberResponse
 from onceflow.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-__all__ = ["ClassicGroup", "ClassicSettings", "join_refusal"]
+__all__ = ["ClassicGroup", "ClassicSettings", "Join", "join_refusal"]
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
 """How long a newcomer is kept that waits for its first generation; Kafka has no setting for it either."""
@@ -38,15 +40,20 @@ MEMBER_ID_REQUIRED_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
 
 
-def join_refusal(error: ErrorCode, member_id: str = "") -> JoinGroupResponse:
-    return JoinGroupResponse(error_code=error, member_id=member_id)
+class Join(NamedTuple):
+    """A request to join, whose answer comes when the group has its next generation."""
+
+    request: JoinGroupRequest
+    version: int
+    client: Client
+    ticket: Ticket
 
 
 def new_member_id(prefix: str) -> str:
     return f"{prefix}-{uuid4()}"
 
 
-class ClassicGroup(ClassicBase):
+class ClassicGroup(ClassicRebalance):
     def __init__(
         self,
         group_id: str,
@@ -57,26 +64,20 @@ class ClassicGroup(ClassicBase):
     ) -> None:
         super().__init__(group_id, settings, now_ms)
         self._make_member_id = make_member_id
-        self._still_to_sync: set[str] = set()
-        self._join_deadline_ms: int | None = None
-        self._sync_deadline_ms: int | None = None
-        self._initial_delay_left_ms = 0
-        self._newcomer_meanwhile = False
 
     # Joining
 
-    def join(self, request: JoinGroupRequest, version: int, client: Client, ticket: Ticket, now_ms: int) -> Effects:
+    def join(self, join: Join, now_ms: int) -> Effects:
         effects = Effects()
         try:
-            self._join(effects, request, version, client, ticket, now_ms)
+            self._join(effects, join, now_ms)
         except ProtocolError as error:
             full = error.code is ErrorCode.GROUP_MAX_SIZE_REACHED
-            effects.answer(ticket, join_refusal(error.code, "" if full else request.member_id))
+            effects.answer(join.ticket, join_refusal(error.code, "" if full else join.request.member_id))
         return effects
 
-    def _join(
-        self, effects: Effects, request: JoinGroupRequest, version: int, client: Client, ticket: Ticket, now_ms: int
-    ) -> None:
+    def _join(self, effects: Effects, join: Join, now_ms: int) -> None:
+        request = join.request
         if not self._has_room_for(request.member_id):
             self.members.remove(request.member_id)
             raise ProtocolError(ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -85,14 +86,14 @@ class ClassicGroup(ClassicBase):
         if not self._supports(request):
             raise ProtocolError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if request.member_id == "":
-            self._join_newcomer(effects, request, version, client, ticket, now_ms)
+            self._join_newcomer(effects, join, now_ms)
         elif request.member_id in self.members.pending:
             if request.group_instance_id is not None:
                 raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "A pending member cannot turn into a static one.")
-            self._add_member(effects, request, request.member_id, client, ticket, now_ms)
+            self._add_member(effects, join, request.member_id, now_ms)
         else:
             member = self.members.known(request.member_id, request.group_instance_id)
-            self._rejoin(effects, member, request, ticket, now_ms)
+            self._rejoin(effects, member, join, now_ms)
 
     def _has_room_for(self, member_id: str) -> bool:
         member = self.members.get(member_id)
@@ -111,33 +112,30 @@ class ClassicGroup(ClassicBase):
             return False
         return bool(names & self.members.common_protocols()) if self.members else bool(names)
 
-    def _join_newcomer(
-        self, effects: Effects, request: JoinGroupRequest, version: int, client: Client, ticket: Ticket, now_ms: int
-    ) -> None:
-        instance_id = request.group_instance_id
-        member_id = self._make_member_id(client.id if instance_id is None else instance_id)
+    def _join_newcomer(self, effects: Effects, join: Join, now_ms: int) -> None:
+        instance_id = join.request.group_instance_id
+        member_id = self._make_member_id(join.client.id if instance_id is None else instance_id)
         replaced = self.members.of_instance(instance_id)
         if replaced is not None:
-            self._replace_static(effects, replaced, member_id, request, version, ticket, now_ms)
-        elif instance_id is None and version >= MEMBER_ID_REQUIRED_FROM:
-            self.members.pending[member_id] = now_ms + request.session_timeout_ms
-            effects.answer(ticket, join_refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+            self._replace_static(effects, replaced, member_id, join, now_ms)
+        elif instance_id is None and join.version >= MEMBER_ID_REQUIRED_FROM:
+            self.members.pending[member_id] = now_ms + join.request.session_timeout_ms
+            effects.answer(join.ticket, join_refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
-            self._add_member(effects, request, member_id, client, ticket, now_ms)
+            self._add_member(effects, join, member_id, now_ms)
 
-    def _add_member(
-        self, effects: Effects, request: JoinGroupRequest, member_id: str, client: Client, ticket: Ticket, now_ms: int
-    ) -> None:
+    def _add_member(self, effects: Effects, join: Join, member_id: str, now_ms: int) -> None:
+        request = join.request
         member = Member(
             member_id,
             request.group_instance_id,
-            client,
+            join.client,
             rebalance_timeout_ms=request.rebalance_timeout_ms,
             session_timeout_ms=request.session_timeout_ms,
             protocols=protocols_of(request),
         )
         member.is_new = True
-        member.join_ticket = ticket
+        member.join_ticket = join.ticket
         member.deadline_ms = now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS
         if not self.members:
             self._protocol_type = request.protocol_type
@@ -145,63 +143,33 @@ class ClassicGroup(ClassicBase):
         self._newcomer_meanwhile = self._newcomer_meanwhile or self._is_initial
         self._rebalance_or_complete(effects, now_ms)
 
-    def _rejoin(self, effects: Effects, member: Member, request: JoinGroupRequest, ticket: Ticket, now_ms: int) -> None:
+    def _rejoin(self, effects: Effects, member: Member, join: Join, now_ms: int) -> None:
         is_leader = member.id == self.leader
-        unchanged = member.protocols == protocols_of(request)
+        unchanged = member.protocols == protocols_of(join.request)
         if self.state is EMPTY:
             raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID)
         if (self.state is COMPLETING and unchanged) or (self.state is STABLE and unchanged and not is_leader):
             # It did not get our answer, or a static member came back: this generation is still good for it.
-            effects.answer(ticket, self._joined(member, tell_members=is_leader and self.state is COMPLETING))
+            effects.answer(join.ticket, self._joined(member, tell_members=is_leader and self.state is COMPLETING))
             return
         self._give_up_waiting(effects, member)
-        member.update(request, ticket)
+        member.update(join.request, join.ticket)
         self._rebalance_or_complete(effects, now_ms)
-
-    def _joined(self, member: Member, *, tell_members: bool) -> JoinGroupResponse:
-        return JoinGroupResponse(
-            generation_id=self.generation,
-            protocol_type=self._protocol_type or None,
-            protocol_name=self.protocol,
-            leader=self.leader or "",
-            member_id=member.id,
-            members=self.members.described(self.protocol or "") if tell_members else [],
-        )
-
-    def _give_up_waiting(self, effects: Effects, member: Member, error: ErrorCode | None = None) -> None:
-        """Answer what a member still waits for, since nobody else will."""
-        error = error or ErrorCode.REBALANCE_IN_PROGRESS
-        if member.join_ticket is not None:
-            known = member.id if error is not ErrorCode.UNKNOWN_MEMBER_ID else ""
-            effects.answer(member.join_ticket, join_refusal(error, known))
-            member.join_ticket = None
-        if member.sync_ticket is not None:
-            effects.answer(member.sync_ticket, SyncGroupResponse(error_code=error))
-            member.sync_ticket = None
 
     # A static member that comes back under a new id (KIP-345)
 
-    def _replace_static(
-        self,
-        effects: Effects,
-        member: Member,
-        member_id: str,
-        request: JoinGroupRequest,
-        version: int,
-        ticket: Ticket,
-        now_ms: int,
-    ) -> None:
+    def _replace_static(self, effects: Effects, member: Member, member_id: str, join: Join, now_ms: int) -> None:
         before = (member.id, self.leader, member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
         self._give_up_waiting(effects, member, ErrorCode.FENCED_INSTANCE_ID)
         self._still_to_sync.discard(member.id)
         self.members.rename(member, member_id)
         member.heard_of(now_ms)
-        member.update(request, ticket)
+        member.update(join.request, join.ticket)
         if self.state is STABLE and self.members.choose_protocol() == self.protocol:
             # Nothing changes for the others, so nobody is disturbed: only the new id has to be on disk.
             effects.write(
                 [self._record({each.id: each.assignment for each in self.members})],
-                partial(self._static_replaced, member, member_id, before, version),
+                partial(self._static_replaced, member, member_id, before, join.version),
             )
         elif self.state in (STABLE, COMPLETING):
             self._prepare_rebalance(effects, now_ms)
@@ -237,81 +205,6 @@ class ClassicGroup(ClassicBase):
             answer.leader = old_leader or ""
         effects.answer(ticket, answer)
         return effects
-
-    # Rebalancing
-
-    @property
-    def _is_initial(self) -> bool:
-        return self.state is PREPARING and self._state_before is EMPTY
-
-    def _rebalance_or_complete(self, effects: Effects, now_ms: int) -> None:
-        if self.state in (EMPTY, COMPLETING, STABLE):
-            self._prepare_rebalance(effects, now_ms)
-        else:
-            self._complete_if_all_joined(effects, now_ms)
-
-    def _prepare_rebalance(self, effects: Effects, now_ms: int) -> None:
-        if self.state is COMPLETING:
-            self._assign(effects, {}, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
-        self._still_to_sync.clear()
-        self._sync_deadline_ms = None
-        self._move_to(PREPARING, now_ms)
-        if self._is_initial:
-            # Members of a starting application come one after the other: wait a little, and for each a little more.
-            delay_ms = self._settings.initial_rebalance_delay_ms
-            self._newcomer_meanwhile = False
-            self._join_deadline_ms = now_ms + delay_ms
-            self._initial_delay_left_ms = max(self.members.rebalance_timeout_ms - delay_ms, 0)
-        elif self.members.have_all_joined:
-            self._complete_join(effects, now_ms)
-        else:
-            self._join_deadline_ms = now_ms + self.members.rebalance_timeout_ms
-
-    def _complete_if_all_joined(self, effects: Effects, now_ms: int) -> None:
-        if self.state is PREPARING and not self._is_initial and self.members.have_all_joined:
-            self._complete_join(effects, now_ms)
-
-    def _join_time_is_over(self, effects: Effects, now_ms: int) -> None:
-        if self._is_initial and self._newcomer_meanwhile and self._initial_delay_left_ms > 0:
-            delay_ms = min(self._settings.initial_rebalance_delay_ms, self._initial_delay_left_ms)
-            self._newcomer_meanwhile = False
-            self._join_deadline_ms = now_ms + delay_ms
-            self._initial_delay_left_ms = max(self._initial_delay_left_ms - delay_ms, 0)
-        else:
-            self._complete_join(effects, now_ms)
-
-    def _complete_join(self, effects: Effects, now_ms: int) -> None:
-        self._join_deadline_ms = None
-        for member in list(self.members):
-            if not member.is_joining and member.instance_id is None:
-                self._give_up_waiting(effects, member, ErrorCode.UNKNOWN_MEMBER_ID)
-                self.members.remove(member.id)
-        if not self.members.elect() and self.members:
-            # Only static members are left and none is here; they keep their place until their sessions end.
-            self._join_deadline_ms = now_ms + self.members.rebalance_timeout_ms
-            return
-        self.generation += 1
-        self._still_to_sync.clear()
-        if self.members:
-            self._begin_generation(effects, now_ms)
-        else:
-            self.protocol = None
-            self._topics = self._subscribed_topics()
-            self._move_to(EMPTY, now_ms)
-            effects.write([self._record({})])
-
-    def _begin_generation(self, effects: Effects, now_ms: int) -> None:
-        self.protocol = self.members.choose_protocol()
-        self._topics = self._subscribed_topics()
-        self._move_to(COMPLETING, now_ms)
-        for member in self.members:
-            if member.join_ticket is not None:
-                effects.answer(member.join_ticket, self._joined(member, tell_members=member.id == self.leader))
-                member.join_ticket = None
-            member.heard_of(now_ms)
-            member.is_new = False
-            self._still_to_sync.add(member.id)
-        self._sync_deadline_ms = now_ms + self.members.rebalance_timeout_ms
 
     # Syncing
 
@@ -364,21 +257,6 @@ class ClassicGroup(ClassicBase):
             self._assign(effects, assignment, ErrorCode.NONE, now_ms)
             self._move_to(STABLE, now_ms)
         return effects
-
-    def _assign(self, effects: Effects, assignment: Mapping[str, bytes], error: ErrorCode, now_ms: int) -> None:
-        for member in self.members:
-            member.assignment = assignment.get(member.id, b"")
-            if member.sync_ticket is not None:
-                effects.answer(member.sync_ticket, self._synced(member, error))
-                member.sync_ticket = None
-                member.heard_of(now_ms)
-
-    def _synced(self, member: Member, error: ErrorCode) -> SyncGroupResponse:
-        if error:
-            return SyncGroupResponse(error_code=error)
-        return SyncGroupResponse(
-            protocol_type=self._protocol_type, protocol_name=self.protocol, assignment=member.assignment
-        )
 
     # Staying and leaving
 

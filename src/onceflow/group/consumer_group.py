@@ -16,11 +16,10 @@ topics was looked at last.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 from onceflow.errors import ErrorCode, ProtocolError
@@ -46,38 +45,19 @@ from onceflow.group.consumer_records import (
     group_record,
     member_tombstones,
 )
+from onceflow.group.consumer_topics import ResolvedRegex, Topics, metadata_hash
 from onceflow.group.effects import Effects
 from onceflow.group.offsets import CommittedOffset
 from onceflow.group.records import KeyValue
 from onceflow.wire.schema import Message
 
-__all__ = ["ConsumerGroup", "ConsumerSettings", "ResolvedRegex", "TopicInfo", "Topics", "metadata_hash"]
+__all__ = ["ConsumerGroup", "ConsumerSettings"]
 
 EPOCH_AT_BIRTH: Final = 1
 NO_EPOCH: Final = -1
 FENCE_RETRY_MS: Final = 500
 COMMIT_VERSION_MIN: Final = 9
 """Of OffsetCommit: older ones have no word for a stale member epoch."""
-
-
-class TopicInfo(NamedTuple):
-    id: UUID
-    name: str
-    partitions: int
-
-
-class Topics(Protocol):
-    """The topics that there are, as a group sees them."""
-
-    @property
-    def version(self) -> int:
-        """Another number after every topic that appeared, grew or went away."""
-
-    def named(self, name: str) -> TopicInfo | None: ...
-
-    def with_id(self, id: UUID) -> TopicInfo | None: ...
-
-    def names(self) -> Iterable[str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,27 +80,6 @@ class ConsumerSettings:
         return ASSIGNORS[name]
 
 
-class ResolvedRegex(NamedTuple):
-    topics: frozenset[str]
-    version: int
-    timestamp_ms: int
-
-
-def metadata_hash(names: Iterable[str], topics: Topics) -> int:
-    """A number that changes when one of these topics appears, grows or goes away; 0 if there are none.
-
-    Kafka's is another hash function. The number means nothing to anyone but who computed it: a group whose number is
-    not the expected one gets a new epoch, which is safe.
-    """
-    found = sorted(info for name in set(names) if (info := topics.named(name)) is not None)
-    if not found:
-        return 0
-    digest = hashlib.blake2b(digest_size=8)
-    for info in found:
-        digest.update(b"%s %s %d\n" % (info.id.bytes, info.name.encode(), info.partitions))
-    return int.from_bytes(digest.digest(), "big", signed=True)
-
-
 class ConsumerGroup(Group):
     type = GroupType.CONSUMER
 
@@ -139,6 +98,8 @@ class ConsumerGroup(Group):
         """Instance id to member id."""
         self.has_partition_metadata = False
         """Whether a Kafka before 4.1 wrote a record that nobody writes any more."""
+        self.regex_members: set[str] = set()
+        """The members that have an expression."""
         self._takers: dict[tuple[UUID, int], str] = {}
         """Who has a partition, or is still giving it back."""
         self.checked_version: int | None = None
@@ -171,9 +132,7 @@ class ConsumerGroup(Group):
     def member(self, member_id: str) -> Member:
         found = self.members.get(member_id)
         if found is None:
-            raise ProtocolError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.id}."
-            )
+            raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.id}.")
         return found
 
     def static_member(self, instance_id: str) -> Member | None:
@@ -191,7 +150,7 @@ class ConsumerGroup(Group):
     # What its members want
 
     def regex_subscribers(self, regex: str) -> int:
-        return sum(member.topic_regex == regex for member in self.members.values())
+        return sum(self.members[member_id].topic_regex == regex for member_id in self.regex_members)
 
     def topic_names_of(self, member: Member) -> frozenset[str]:
         resolved = self.regexes.get(member.topic_regex) if member.topic_regex else None
@@ -398,6 +357,10 @@ class ConsumerGroup(Group):
             self._takers[partition] = member.member_id
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = member.member_id
+        if member.topic_regex:
+            self.regex_members.add(member.member_id)
+        else:
+            self.regex_members.discard(member.member_id)
 
     def _release(self, member: Member) -> None:
         for partition in _partitions(member):
@@ -407,6 +370,7 @@ class ConsumerGroup(Group):
     def _forget(self, member_id: str) -> None:
         member = self.members.pop(member_id)
         self._release(member)
+        self.regex_members.discard(member_id)
         if member.instance_id is not None and self.static_ids.get(member.instance_id) == member_id:
             del self.static_ids[member.instance_id]
         self.session_deadlines.pop(member_id, None)

@@ -1,8 +1,4 @@
-"""What a consumer group decides (KIP-848): heartbeats, leaving, members that are gone, expressions that match anew.
-
-Every function here looks at a group and returns records, and changes nothing. The caller writes the records, has the
-group `apply` them and then calls `Decision.settle`; the answer goes out when they are on disk. A refusal is a
-`ProtocolError`.
+"""Heartbeats of a consumer group (KIP-848).
 
 A heartbeat goes through these steps, each of which may add records:
 
@@ -14,17 +10,18 @@ A heartbeat goes through these steps, each of which may add records:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
-from typing import Final
 from uuid import UUID
 
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.assignors import Assignment, Subscriber
-from onceflow.group.consumer_group import ConsumerGroup, ConsumerSettings, ResolvedRegex, metadata_hash
+from onceflow.group.consumer_decision import Decision, current_record, member_record, target_record
+from onceflow.group.consumer_group import ConsumerGroup
+from onceflow.group.consumer_leave import known_static
 from onceflow.group.consumer_members import (
-    LEFT_EPOCH,
+    JOIN_EPOCH,
     STATIC_LEFT_EPOCH,
     Member,
     Owned,
@@ -33,23 +30,16 @@ from onceflow.group.consumer_members import (
     reconcile,
 )
 from onceflow.group.consumer_records import (
-    ConsumerRecord,
-    CurrentAssignmentKey,
-    MemberKey,
     PartitionMetadataKey,
     RegexKey,
-    RegexValue,
-    TargetMemberKey,
-    TargetMemberValue,
     TargetMetadataKey,
     TargetMetadataValue,
-    TargetTopic,
-    encode_record,
     group_record,
     member_tombstones,
 )
-from onceflow.group.effects import Client, Effects
-from onceflow.group.topic_regex import BadRegex, TopicRegex
+from onceflow.group.consumer_regexes import compile_regex
+from onceflow.group.consumer_topics import metadata_hash
+from onceflow.group.effects import Client
 from onceflow.wire.messages.consumer_group_heartbeat import (
     Assignment as AnsweredAssignment,
 )
@@ -58,85 +48,8 @@ from onceflow.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from onceflow.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity, MemberResponse
 
-__all__ = ["Decision", "check_request", "heartbeat", "leave", "leave_on_behalf", "resolve_regexes"]
-
-JOIN_EPOCH: Final = 0
-MEMBER_ID_FROM_CLIENT: Final = 1
-"""The first version in which a client makes its own member id (KIP-1082)."""
-
-
-@dataclass(slots=True)
-class Decision:
-    records: list[ConsumerRecord] = field(default_factory=list)
-    answer: ConsumerGroupHeartbeatResponse | None = None
-    heard: str | None = None
-    """Whose session starts anew."""
-    moved: bool = False
-    """Whether what that member has, or must give back, has changed."""
-    checked_version: int | None = None
-    """The version of the topics that was looked at."""
-    resolved_version: int | None = None
-    """The same for expressions."""
-    unresolved: frozenset[str] = frozenset()
-    """Expressions that are to be matched with the topics after this (`resolve_regexes`)."""
-
-    def settle(self, group: ConsumerGroup, now_ms: int) -> None:
-        """What is in no record, once the records are applied."""
-        if self.checked_version is not None:
-            group.checked_version = self.checked_version
-        if self.resolved_version is not None:
-            group.resolved_version = self.resolved_version
-        if self.heard is not None:
-            group.hear(self.heard, now_ms)
-            if self.moved:
-                group.watch_revocation(self.heard, now_ms)
-
-
-# --- requests that nobody may send
-
-
-def check_request(request: ConsumerGroupHeartbeatRequest, version: int, settings: ConsumerSettings) -> None:
-    """What can be said of a request without its group; the conditions and their order are Kafka's."""
-    epoch = request.member_epoch
-    if version >= MEMBER_ID_FROM_CLIENT or epoch > JOIN_EPOCH or epoch == LEFT_EPOCH:
-        _refuse_blank(request.member_id, "MemberId")
-    _refuse_blank(request.group_id, "GroupId")
-    _refuse_blank(request.instance_id, "InstanceId")
-    _refuse_blank(request.rack_id, "RackId")
-    if epoch == JOIN_EPOCH:
-        _check_join(request)
-    elif epoch == STATIC_LEFT_EPOCH and request.instance_id is None:
-        raise ProtocolError(ErrorCode.INVALID_REQUEST, "InstanceId can't be null.")
-    elif epoch < STATIC_LEFT_EPOCH:
-        raise ProtocolError(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
-    if request.server_assignor is not None and request.server_assignor not in settings.assignors:
-        raise ProtocolError(
-            ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"ServerAssignor {request.server_assignor} is not supported. "
-            f"Supported assignors: {', '.join(settings.assignors)}.",
-        )
-
-
-def _refuse_blank(value: str | None, name: str) -> None:
-    if value is not None and not value.strip():
-        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{name} can't be empty.")
-
-
-def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
-    if request.rebalance_timeout_ms == -1:
-        raise ProtocolError(ErrorCode.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
-    if request.topic_partitions is None or request.topic_partitions:
-        raise ProtocolError(ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
-    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        raise ProtocolError(
-            ErrorCode.INVALID_REQUEST,
-            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
-        )
-
-
-# --- heartbeats
+__all__ = ["heartbeat"]
 
 
 def heartbeat(
@@ -189,7 +102,7 @@ class _Heartbeat:
         before = self._find()
         wanting = self._wishes(before)
         if wanting != before:
-            self._records.append(_member_record(self._group.id, wanting))
+            self._records.append(member_record(self._group.id, wanting))
         names_changed = wanting.topic_names != before.topic_names
         regex_changed, resolved = self._regex(before, wanting)
         epoch = self._group_epoch(wanting, bump=names_changed or resolved)
@@ -213,7 +126,7 @@ class _Heartbeat:
     def _find_static(self, instance_id: str, joining: bool) -> Member:
         existing = self._group.static_member(instance_id)
         if not joining:
-            member = _known_static(existing, instance_id, self._member_id)
+            member = known_static(existing, instance_id, self._member_id)
             self._check_epoch(member)
             return member
         if existing is None:
@@ -231,9 +144,9 @@ class _Heartbeat:
     def _replace(self, existing: Member, heir: Member) -> None:
         group = self._group
         self._records += member_tombstones(group.id, existing.member_id)
-        self._records.append(_member_record(group.id, heir))
-        self._records.append(_target_record(group.id, heir.member_id, group.target.get(existing.member_id, {})))
-        self._records.append(_current_record(group.id, heir))
+        self._records.append(member_record(group.id, heir))
+        self._records.append(target_record(group.id, heir.member_id, group.target.get(existing.member_id, {})))
+        self._records.append(current_record(group.id, heir))
         self._decision.moved = True
 
     def _check_epoch(self, member: Member) -> None:
@@ -280,7 +193,7 @@ class _Heartbeat:
                 self._records.append((RegexKey(group_id=group.id, regular_expression=old), None))
             is_first = bool(new) and group.regex_subscribers(new) == 0
             if is_first:
-                _compile(new)
+                compile_regex(new)
             resolved = not new or (not is_first and new in group.regexes)
         self._decision.unresolved = self._to_resolve(old, new, is_first=is_first)
         return changed, resolved
@@ -288,12 +201,12 @@ class _Heartbeat:
     def _to_resolve(self, old: str, new: str, *, is_first: bool) -> frozenset[str]:
         """The expressions to match with the topics again: all of the group's, or none."""
         group, settings = self._group, self._group.settings
-        if not is_first and not any(member.topic_regex for member in group.members.values()):
+        if not is_first and not group.regex_members:
             return frozenset()
         last_ms = min((resolved.timestamp_ms for resolved in group.regexes.values()), default=None)
         if last_ms is not None and self._now_ms <= last_ms + settings.regex_refresh_min_ms:
             return frozenset()
-        others = (member.topic_regex for id, member in group.members.items() if id != self._member_id)
+        others = (group.members[id].topic_regex for id in group.regex_members - {self._member_id})
         wanted = frozenset(filter(None, (*others, new)))
         is_due = (
             last_ms is None
@@ -338,7 +251,7 @@ class _Heartbeat:
         assigned = self._share_out(wanting)
         for member_id, assignment in assigned.items():
             if assignment != group.target.get(member_id):
-                self._records.append(_target_record(group.id, member_id, assignment))
+                self._records.append(target_record(group.id, member_id, assignment))
         value = TargetMetadataValue(assignment_epoch=epoch, assignment_timestamp=self._now_ms)
         self._records.append((TargetMetadataKey(group_id=group.id), value))
         return Target(epoch, assigned.get(wanting.member_id, {}))
@@ -378,7 +291,7 @@ class _Heartbeat:
         )
         after = reconcile(member, now)
         if after != member:
-            self._records.append(_current_record(self._group.id, after))
+            self._records.append(current_record(self._group.id, after))
             self._decision.moved = True
         return after
 
@@ -404,114 +317,9 @@ class _Heartbeat:
         return answer
 
 
-def _known_static(existing: Member | None, instance_id: str, member_id: str) -> Member:
-    if existing is None:
-        raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-    if existing.member_id != member_id:
-        raise ProtocolError(
-            ErrorCode.FENCED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {existing.member_id}.",
-        )
-    return existing
-
-
 def _fenced(how: str, received: int, known: int) -> ProtocolError:
     return ProtocolError(
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"The consumer group member has a {how} member epoch ({received}) than the one known by the group coordinator "
         f"({known}). The member must abandon all its partitions and rejoin.",
     )
-
-
-# --- leaving
-
-
-def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> Decision:
-    """A member goes: for good, or (a static one) for a moment, in which nobody else gets what it had."""
-    if request.instance_id is None:
-        member = group.member(request.member_id)
-    else:
-        existing = group.static_member(request.instance_id)
-        member = _known_static(existing, request.instance_id, request.member_id)
-    answer = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
-    if request.instance_id is not None and request.member_epoch == STATIC_LEFT_EPOCH:
-        return Decision([_current_record(group.id, member.static_leave())], answer)
-    return Decision(group.removal([member]), answer)
-
-
-def leave_on_behalf(group: ConsumerGroup, request: LeaveGroupRequest) -> tuple[list[MemberResponse], Effects]:
-    """LeaveGroup, with which tools remove members of any group."""
-    answers: list[MemberResponse] = []
-    gone: dict[str, Member] = {}
-    for identity in request.members:
-        answer = MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id)
-        try:
-            member = _identified(group, identity)
-            gone[member.member_id] = member
-        except ProtocolError as error:
-            answer.error_code = error.code
-        answers.append(answer)
-    effects = Effects()
-    effects.applies = True
-    effects.records = [encode_record(record) for record in group.removal(list(gone.values()))]
-    return answers, effects
-
-
-def _identified(group: ConsumerGroup, identity: MemberIdentity) -> Member:
-    if identity.group_instance_id is None:
-        return group.member(identity.member_id)
-    static = group.static_member(identity.group_instance_id)
-    member_id = identity.member_id or (static.member_id if static is not None else "")
-    return _known_static(static, identity.group_instance_id, member_id)
-
-
-# --- expressions
-
-
-def resolve_regexes(group: ConsumerGroup, regexes: Iterable[str], now_ms: int) -> Decision:
-    """Match expressions with the topics that there are; a different outcome means a new group epoch."""
-    version = group.topics.version
-    decision = Decision(resolved_version=version)
-    outcome = dict(group.regexes)
-    for regex in sorted(regexes):
-        if not group.regex_subscribers(regex):
-            continue
-        compiled = _compile(regex)
-        topics = frozenset(name for name in group.topics.names() if compiled.matches(name))
-        outcome[regex] = ResolvedRegex(topics, version, now_ms)
-        value = RegexValue(topics=sorted(topics), version=version, timestamp=now_ms)
-        decision.records.append((RegexKey(group_id=group.id, regular_expression=regex), value))
-    before = {regex: resolved.topics for regex, resolved in group.regexes.items()}
-    wanted = set().union(*(member.topic_names for member in group.members.values()))
-    wanted |= set().union(*(resolved.topics for resolved in outcome.values()))
-    hashed = metadata_hash(wanted, group.topics)
-    if before != {regex: resolved.topics for regex, resolved in outcome.items()} or hashed != group.metadata_hash:
-        decision.records.append(group_record(group.id, group.epoch + 1, hashed))
-    decision.checked_version = version
-    return decision
-
-
-def _compile(regex: str) -> TopicRegex:
-    try:
-        return TopicRegex(regex)
-    except BadRegex as error:
-        raise ProtocolError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",
-        ) from error
-
-
-# --- records
-
-
-def _member_record(group_id: str, member: Member) -> ConsumerRecord:
-    return MemberKey(group_id=group_id, member_id=member.member_id), member.metadata()
-
-
-def _current_record(group_id: str, member: Member) -> ConsumerRecord:
-    return CurrentAssignmentKey(group_id=group_id, member_id=member.member_id), member.current_assignment()
-
-
-def _target_record(group_id: str, member_id: str, assignment: Assignment) -> ConsumerRecord:
-    topics = [TargetTopic(topic_id=id, partitions=sorted(partitions)) for id, partitions in sorted(assignment.items())]
-    return TargetMemberKey(group_id=group_id, member_id=member_id), TargetMemberValue(topic_partitions=topics)

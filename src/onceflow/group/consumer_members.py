@@ -21,12 +21,14 @@ from onceflow.group.assignors import Assignment
 from onceflow.group.consumer_records import CurrentAssignmentValue, MemberValue, TopicEpochs
 
 __all__ = [
+    "JOIN_EPOCH",
     "LEFT_EPOCH",
     "STATIC_LEFT_EPOCH",
     "Epochs",
     "Member",
     "MemberState",
     "Owned",
+    "Situation",
     "Target",
     "reconcile",
 ]
@@ -36,6 +38,7 @@ Epochs = Mapping[UUID, Mapping[int, int]]
 Owned = Mapping[UUID, Set[int]]
 """What a member says it has."""
 
+JOIN_EPOCH = 0
 LEFT_EPOCH = -1
 STATIC_LEFT_EPOCH = -2
 """The epoch of a static member that went away and is expected back."""

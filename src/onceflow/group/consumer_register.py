@@ -13,10 +13,13 @@ from uuid import UUID
 
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.base import GroupType
-from onceflow.group.consumer_group import ConsumerGroup, ConsumerSettings, Topics
-from onceflow.group.consumer_heartbeat import JOIN_EPOCH, Decision, heartbeat, leave
-from onceflow.group.consumer_members import LEFT_EPOCH, STATIC_LEFT_EPOCH, Member
+from onceflow.group.consumer_decision import Decision
+from onceflow.group.consumer_group import ConsumerGroup, ConsumerSettings
+from onceflow.group.consumer_heartbeat import heartbeat
+from onceflow.group.consumer_leave import leave
+from onceflow.group.consumer_members import JOIN_EPOCH, LEFT_EPOCH, STATIC_LEFT_EPOCH, Member
 from onceflow.group.consumer_records import KINDS, GroupKey, decode_record, encode_record
+from onceflow.group.consumer_topics import Topics
 from onceflow.group.coordinator import Coordinator
 from onceflow.group.effects import Client
 from onceflow.group.records import KeyValue

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
 from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError
-from onceflow.group.base import Group, GroupType
-from onceflow.group.classic import ClassicGroup, ClassicSettings, join_refusal
+from onceflow.group.base import Group
+from onceflow.group.classic import ClassicGroup, ClassicSettings, Join, join_refusal
 from onceflow.group.consumer_group import ConsumerGroup
-from onceflow.group.consumer_heartbeat import leave_on_behalf
+from onceflow.group.consumer_leave import leave_on_behalf
 from onceflow.group.deadlines import Deadlines
-from onceflow.group.effects import Client, Effects, Ticket
-from onceflow.group.offsets import CommittedOffset, Offsets, offset_tombstone
+from onceflow.group.effects import Effects, Ticket
+from onceflow.group.offsets import NO_EXPIRY, CommittedOffset, Offsets, offset_tombstone
 from onceflow.group.records import (
     GROUP_METADATA,
     OFFSET_COMMIT_KINDS,
@@ -38,7 +38,6 @@ from onceflow.group.records import (
 )
 from onceflow.wire.batch import BatchHeader
 from onceflow.wire.messages.heartbeat import HeartbeatRequest
-from onceflow.wire.messages.join_group import JoinGroupRequest
 from onceflow.wire.messages.leave_group import LeaveGroupRequest, MemberResponse
 from onceflow.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from onceflow.wire.records import EndTxnMarker, Record
@@ -94,25 +93,19 @@ class Coordinator:
 
     # The classic protocol
 
-    def join(self, request: JoinGroupRequest, version: int, client: Client, ticket: Ticket, now_ms: int) -> Effects:
-        effects = Effects()
-        group = self.groups.get(request.group_id)
-        converted: list[KeyValue] = []
-        if group is not None and group.type is GroupType.CONSUMER:
-            if not group.is_empty:
-                effects.answer(ticket, join_refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-                return effects
-            converted = self.remove(group)
-            group = None
-        if group is None and request.member_id:
-            effects.answer(ticket, join_refusal(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
-            effects.records += converted
-            return effects
-        is_new = group is None
-        classic = self._classic_or_new(request.group_id, now_ms)
-        effects = classic.join(request, version, client, ticket, now_ms)
-        if is_new and not effects.records:
-            effects.records = [*converted, classic.first_record()]
+    def join(self, join: Join, now_ms: int) -> Effects:
+        group_id = join.request.group_id
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            return _join_refused(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if not isinstance(group, ClassicGroup) and join.request.member_id:
+            return _join_refused(join, ErrorCode.UNKNOWN_MEMBER_ID, join.request.member_id)
+        replaced = self.remove(group) if isinstance(group, ConsumerGroup) else []
+        is_new = group_id not in self.groups
+        classic = self._classic_or_new(group_id, now_ms)
+        effects = classic.join(join, now_ms)
+        if is_new:
+            effects.records = replaced + (effects.records or [classic.first_record()])
         self.deadlines.watch(classic)
         return effects
 
@@ -233,14 +226,15 @@ class Coordinator:
 
     def on_time(self, now_ms: int) -> Iterator[tuple[Group, Effects]]:
         """Do what is due in all groups."""
-        for group_id in self.deadlines.take_due(now_ms):
-            group = self.groups.get(group_id)
-            if group is None:
-                continue
+        due = [self.groups[group_id] for group_id in self.deadlines.take_due(now_ms) if group_id in self.groups]
+        for group in due:
             group.watched_ms = None
-            effects = group.on_time(now_ms)
-            self.deadlines.watch(group)
-            yield group, effects
+        try:
+            for group in due:
+                yield group, group.on_time(now_ms)
+        finally:
+            for group in due:
+                self.deadlines.watch(group)
 
     # Applying what is in the log
 
@@ -264,16 +258,20 @@ class Coordinator:
         """A marker was written."""
         self.offsets.end_transaction(producer_id, commit)
 
-    def replay(self, header: BatchHeader, records: Iterable[Record], now_ms: int) -> None:
-        """One batch of the log."""
+    def replay(self, header: BatchHeader, records: Iterable[Record], now_ms: int) -> list[MalformedMessage]:
+        """One batch of the log. Returns what could not be read; the rest of the batch counts."""
         if header.is_control:
             for record in records:
                 self.end_transaction(header.producer_id, EndTxnMarker.read(record).commit)
-            return
+            return []
+        problems = []
         producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
         for record in records:
-            if record.key is not None:
-                self._apply(record.key, record.value, producer_id, record.offset, now_ms)
+            try:
+                self._apply(record.key or b"", record.value, producer_id, record.offset, now_ms)
+            except MalformedMessage as problem:
+                problems.append(problem)
+        return problems
 
     def loaded(self, now_ms: int) -> Iterator[tuple[Group, Effects]]:
         """The whole log was replayed."""
@@ -308,10 +306,16 @@ class Coordinator:
             self.groups[group_id] = ClassicGroup.of(group_id, stored, self._settings, now_ms)
 
 
+def _join_refused(join: Join, error: ErrorCode, member_id: str = "") -> Effects:
+    effects = Effects()
+    effects.answer(join.ticket, join_refusal(error, member_id))
+    return effects
+
+
 def _is_expired(group: Group, committed: CommittedOffset, now_ms: int, retention_ms: int) -> bool:
     since_ms = group.unused_since_ms(committed)
     if since_ms is None:
         return False
-    if committed.expire_timestamp_ms >= 0:
+    if committed.expire_timestamp_ms != NO_EXPIRY:
         return now_ms >= committed.expire_timestamp_ms
     return now_ms - since_ms >= retention_ms

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 from uuid import UUID
@@ -19,15 +20,23 @@ from onceflow.group.records import (
     OFFSET_VERSION,
     OFFSET_VERSION_WITH_EXPIRY,
     KeyValue,
-    OffsetCommitKey,
     OffsetCommitValue,
-    write_key,
     write_value,
 )
+from onceflow.wire.primitives import varint
 
 __all__ = ["CommittedOffset", "Offsets", "offset_record", "offset_tombstone"]
 
 NO_EXPIRY = -1
+
+_INT16 = struct.Struct(">h").pack
+_TWO_INT16 = struct.Struct(">hh").pack
+_INT32 = struct.Struct(">i").pack
+_TIMESTAMP = struct.Struct(">q").pack
+_VALUE_BEGIN = struct.Struct(">hqi").pack
+_NO_TAGS = b"\0"
+_TOPIC_ID_TAG = b"\1\0\x10"
+"""One tagged field: number 0, 16 bytes."""
 
 
 class CommittedOffset(NamedTuple):
@@ -55,16 +64,29 @@ class CommittedOffset(NamedTuple):
 
 
 def offset_record(group: str, topic: str, partition: int, committed: CommittedOffset) -> KeyValue:
+    if committed.expire_timestamp_ms != NO_EXPIRY:
+        return _key(group, topic, partition), _expiring_value(committed)
+    # By hand, since this is what the coordinator writes most: a third of what the codec needs for the same bytes.
+    metadata = committed.metadata.encode()
+    topic_id = committed.topic_id
+    value = (
+        _VALUE_BEGIN(OFFSET_VERSION, committed.offset, committed.leader_epoch)
+        + varint(len(metadata) + 1)
+        + metadata
+        + _TIMESTAMP(committed.commit_timestamp_ms)
+        + (_NO_TAGS if topic_id is None else _TOPIC_ID_TAG + topic_id.bytes)
+    )
+    return _key(group, topic, partition), value
+
+
+def _expiring_value(committed: CommittedOffset) -> bytes:
     value = OffsetCommitValue(
         offset=committed.offset,
-        leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
         commit_timestamp=committed.commit_timestamp_ms,
         expire_timestamp=committed.expire_timestamp_ms,
-        topic_id=committed.topic_id,
     )
-    version = OFFSET_VERSION if committed.expire_timestamp_ms == NO_EXPIRY else OFFSET_VERSION_WITH_EXPIRY
-    return _key(group, topic, partition), write_value(version, value)
+    return write_value(OFFSET_VERSION_WITH_EXPIRY, value)
 
 
 def offset_tombstone(group: str, topic: str, partition: int) -> KeyValue:
@@ -72,7 +94,14 @@ def offset_tombstone(group: str, topic: str, partition: int) -> KeyValue:
 
 
 def _key(group: str, topic: str, partition: int) -> bytes:
-    return write_key(OFFSET_COMMIT, OffsetCommitKey(group=group, topic=topic, partition=partition))
+    group_bytes, topic_bytes = group.encode(), topic.encode()
+    return (
+        _TWO_INT16(OFFSET_COMMIT, len(group_bytes))
+        + group_bytes
+        + _INT16(len(topic_bytes))
+        + topic_bytes
+        + _INT32(partition)
+    )
 
 
 TopicPartition = tuple[str, int]

@@ -31,6 +31,7 @@ from onceflow.wire.schema import Message
 
 TOPIC_IDS_FROM_VERSION = 10
 NO_RETENTION_TIME = -1
+INT64_MAX = 2**63 - 1
 
 Asked = tuple[Topic, OffsetCommitRequestPartition, OffsetCommitResponsePartition]
 
@@ -87,7 +88,7 @@ def _existing(
 
 def _entries(request: OffsetCommitRequest, asked: list[Asked], metadata_max: int, now_ms: int) -> Iterator[OffsetEntry]:
     retention_ms = request.retention_time_ms
-    expire_ms = NO_EXPIRY if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms
+    expire_ms = NO_EXPIRY if retention_ms == NO_RETENTION_TIME else min(now_ms + retention_ms, INT64_MAX)
     for topic, partition, place in asked:
         metadata = partition.committed_metadata or ""
         if len(metadata) > metadata_max:

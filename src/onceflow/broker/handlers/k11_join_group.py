@@ -5,10 +5,12 @@
   that is gone by then leaves no member behind. v5: static members (KIP-345). v9: a static leader that comes back is
   told not to assign again (KIP-814).
 - 24 without a group id, 26 for a session timeout outside the broker's limits, 23 for a protocol that the others do not
-  have, 81 for a full group.
+  have, 81 for a full group, 42 for names that are too long to be written.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.groups import client_of
@@ -19,6 +21,8 @@ from onceflow.group.classic import Join, join_refusal
 from onceflow.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 NULL_PROTOCOL_FROM_VERSION = 7
+NAME_LENGTH_MAX = 8_000
+"""In characters. What a member calls itself is written to the log, where a name has 32,767 bytes."""
 
 
 class JoinTicket(Deferred):
@@ -43,7 +47,7 @@ def handle(node: Node, context: Context, request: JoinGroupRequest) -> Deferred:
     if context.version == 0:
         request.rebalance_timeout_ms = request.session_timeout_ms
     try:
-        _check(node, request)
+        _check(node, context, request)
         coordinator = node.groups.coordinator_of(request.group_id)
     except ProtocolError as error:
         ticket.resolve(Answer(join_refusal(error.code, request.member_id)))
@@ -53,9 +57,16 @@ def handle(node: Node, context: Context, request: JoinGroupRequest) -> Deferred:
     return ticket
 
 
-def _check(node: Node, request: JoinGroupRequest) -> None:
+def _check(node: Node, context: Context, request: JoinGroupRequest) -> None:
     settings = node.groups.classic_settings
     if not request.group_id:
         raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
     if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
         raise ProtocolError(ErrorCode.INVALID_SESSION_TIMEOUT)
+    names = [context.client_id, request.group_instance_id, request.protocol_type, *_protocol_names(request)]
+    if any(name and len(name) > NAME_LENGTH_MAX for name in names):
+        raise ProtocolError(ErrorCode.INVALID_REQUEST)
+
+
+def _protocol_names(request: JoinGroupRequest) -> Iterator[str]:
+    return (protocol.name for protocol in request.protocols)

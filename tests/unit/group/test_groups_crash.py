@@ -1,0 +1,312 @@
+"""Groups and offsets on a disk that dies, fails and fills up.
+
+- An offset whose commit was answered is there after any crash; one that was not answered is there or is not.
+- A group comes back with the last generation that was on disk.
+- What a failed flush takes back was never there: for nobody, also not for the transaction that it was part of.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from onceflow.errors import ErrorCode
+from onceflow.log.memory_files import SimulatedCrash
+from onceflow.wire.messages.delete_groups import DeleteGroupsRequest
+from onceflow.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
+from onceflow.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from tests.support.memory_broker import MemoryBroker, Reply
+from tests.support.memory_transactions import MemoryProducer, committed_offset, create_topic
+from tests.unit.group.memory_members import MemoryMember, outcome, send_commit
+
+SEEDS = range(4)
+
+
+def describe(broker: MemoryBroker, group: str) -> DescribedGroup:
+    [described] = broker.ask(DescribeGroupsRequest(groups=[group]), 5).groups
+    return described
+
+
+def new_broker(**settings: bool) -> MemoryBroker:
+    broker = MemoryBroker(**settings)  # type: ignore[arg-type]
+    create_topic(broker, "t")
+    return broker
+
+
+# Dying at every step
+
+
+class Life:
+    """A group from its first member to its deletion; `offset` is what was last answered to be committed."""
+
+    def __init__(self, *, fsync: bool) -> None:
+        self.broker = new_broker(fsync=fsync)
+        self.member = MemoryMember(self.broker, "g")
+        self.offset = -1
+        self.asked = -1
+        self.stable = self.leaving = self.deleting = self.deleted = False
+
+    def go(self) -> None:
+        self.member.join().sync()
+        self.stable = True
+        for offset in (10, 20, 30):
+            self._commit(offset)
+        self.leaving = True
+        self._wait(self.member.send_leave())
+        self._commit(40, by_member=False)
+        self.deleting = True
+        self._wait(self.broker.send(DeleteGroupsRequest(groups_names=["g"]), 2))
+        self.deleted = True
+
+    def _commit(self, offset: int, *, by_member: bool = True) -> None:
+        self.asked = offset
+        reply = send_commit(self.broker, "g", offset, member=self.member if by_member else None)
+        self._wait(reply)
+        assert outcome(reply) == ErrorCode.NONE
+        self.offset = offset
+
+    def _wait(self, reply: Reply) -> None:
+        self.broker.settle()
+        assert reply.is_there
+
+    def check(self, after: MemoryBroker) -> None:
+        found = committed_offset(after, "g", "t", 0)
+        if self.deleting:
+            assert found == -1 or (found == 40 and not self.deleted)
+        else:
+            assert found in (self.offset, self.asked)
+        if self.stable:
+            self._check_group(after)
+
+    def _check_group(self, after: MemoryBroker) -> None:
+        described = describe(after, "g")
+        assert described.group_state == "Stable" or self.leaving
+        if described.group_state == "Stable":
+            assert self.member.heartbeat(after) == ErrorCode.NONE
+            assert described.members[0].member_assignment == b"all"
+        assert described.group_state != "Dead" or self.deleting
+
+
+def died(step: int, *, fsync: bool) -> Life | None:
+    """A life that ended at a step; None if it was over before."""
+    life = Life(fsync=fsync)
+    life.broker.files.steps_until_crash = step
+    try:
+        life.go()
+    except SimulatedCrash:
+        return life
+    return None
+
+
+@pytest.mark.parametrize("fsync", [True, False], ids=["fsync", "os"])
+def test_what_was_answered_survives_a_kill_at_every_step(fsync: bool) -> None:
+    step = 0
+    while (life := died(step, fsync=fsync)) is not None:
+        life.check(life.broker.killed())
+        step += 1
+    assert step > 10
+
+
+def test_what_was_answered_survives_loss_of_power_at_every_step() -> None:
+    step = 0
+    while (life := died(step, fsync=True)) is not None:
+        for seed in SEEDS:
+            life.check(life.broker.crashed(random.Random(seed)))
+        step += 1
+    assert step > 20
+
+
+def test_a_group_that_went_on_after_a_restart_is_the_same_group() -> None:
+    broker = new_broker()
+    member = MemoryMember(broker, "g").join().sync()
+    member.broker = again = broker.killed()
+    assert member.heartbeat() == ErrorCode.NONE
+    reply = send_commit(again, "g", 5, member=member)
+    again.settle()
+    assert outcome(reply) == ErrorCode.NONE
+    again.pass_time(10_001)
+    again.settle()
+    assert describe(again, "g").group_state == "Empty"
+    assert describe(again.killed(), "g").group_state == "Empty"
+
+
+def test_a_group_that_was_rebalancing_comes_back_as_it_was_before() -> None:
+    broker = new_broker()
+    member = MemoryMember(broker, "g").join().sync()
+    MemoryMember(broker, "g").send_join()
+    assert member.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+    again = broker.killed()
+    described = describe(again, "g")
+    assert (described.group_state, [each.member_id for each in described.members]) == ("Stable", [member.id])
+
+
+# Waiting for the disk
+
+
+def test_an_offset_is_answered_and_shown_when_it_is_on_disk() -> None:
+    broker = new_broker()
+    reply = send_commit(broker, "g", 5)
+    assert not reply.is_there
+    assert committed_offset(broker.crashed(random.Random(0)), "g", "t", 0) in (-1, 5)
+    broker.settle()
+    assert outcome(reply) == ErrorCode.NONE
+
+
+def test_offsets_can_be_lost_only_while_nobody_was_told_of_them() -> None:
+    """Somebody reads between the commit and the flush: what it is told must hold."""
+    for seed in range(20):
+        broker = new_broker()
+        send_commit(broker, "g", 5)
+        told = committed_offset(broker, "g", "t", 0)
+        assert committed_offset(broker.crashed(random.Random(seed)), "g", "t", 0) == told == 5
+
+
+# A disk that fails
+
+
+def test_a_commit_that_could_not_be_flushed_is_refused_and_gone() -> None:
+    broker = new_broker()
+    send_commit(broker, "g", 5)
+    broker.settle()
+    reply = send_commit(broker, "g", 6)
+    broker.files.sync_failures = 1
+    broker.settle()
+    assert outcome(reply) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert committed_offset(broker, "g", "t", 0) == 5
+    assert committed_offset(broker.killed(), "g", "t", 0) == 5
+    reply = send_commit(broker, "g", 7)
+    broker.settle()
+    assert (outcome(reply), committed_offset(broker, "g", "t", 0)) == (ErrorCode.NONE, 7)
+
+
+def test_a_commit_that_could_not_be_written_is_refused_and_changes_nothing() -> None:
+    broker = new_broker()
+    send_commit(broker, "g", 5)
+    broker.settle()
+    broker.files.write_failure = (0, 3)
+    assert outcome(send_commit(broker, "g", 6)) == ErrorCode.NOT_COORDINATOR
+    assert committed_offset(broker, "g", "t", 0) == 5
+
+
+def test_members_are_told_to_look_again_when_a_flush_fails_and_find_the_group_as_it_was() -> None:
+    broker = new_broker()
+    member = MemoryMember(broker, "g").join().sync()
+    other = MemoryMember(broker, "g")
+    waiting = other.send_join()
+    send_commit(broker, "other", 5)
+    broker.files.sync_failures = 1
+    broker.settle()
+    assert waiting.message.error_code == ErrorCode.NOT_COORDINATOR
+    assert member.heartbeat() == ErrorCode.NONE
+    assert describe(broker, "g").group_state == "Stable"
+    assert member.generation == 1
+
+
+def test_an_assignment_that_could_not_be_flushed_is_not_given_out() -> None:
+    broker = new_broker()
+    member = MemoryMember(broker, "g").join()
+    sync = member.send_sync()
+    broker.files.sync_failures = 1
+    broker.settle()
+    assert sync.message.error_code == ErrorCode.NOT_COORDINATOR
+    assert describe(broker, "g").group_state == "Empty"
+    assert member.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_assignment_that_could_not_be_written_begins_a_rebalance() -> None:
+    broker = new_broker()
+    member = MemoryMember(broker, "g").join()
+    broker.files.write_failure = (0, 0)
+    assert member.send_sync().message.error_code == ErrorCode.NOT_COORDINATOR
+    assert member.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+    again = member.send_join()
+    assert member.joined(again).generation_id == 2
+    member.sync()
+
+
+def test_a_group_that_could_not_be_deleted_is_still_there() -> None:
+    broker = new_broker()
+    send_commit(broker, "g", 5)
+    broker.settle()
+    reply = broker.send(DeleteGroupsRequest(groups_names=["g"]), 2)
+    broker.files.sync_failures = 1
+    broker.settle()
+    assert reply.message.results[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert committed_offset(broker, "g", "t", 0) == 5
+
+
+def test_an_offset_that_could_not_be_deleted_is_still_there() -> None:
+    broker = new_broker()
+    send_commit(broker, "g", 5)
+    broker.settle()
+    topic = OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+    reply = broker.send(OffsetDeleteRequest(group_id="g", topics=[topic]), 0)
+    broker.files.sync_failures = 1
+    broker.settle()
+    assert reply.message.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert committed_offset(broker, "g", "t", 0) == 5
+
+
+# Transactions
+
+
+@pytest.mark.parametrize("v2", [False, True], ids=["V1", "V2"])
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_a_pending_offset_is_pending_after_a_restart_and_then_decided(v2: bool, commit: bool) -> None:
+    broker = new_broker()
+    send_commit(broker, "g", 1)
+    producer = MemoryProducer(broker, "app", v2=v2, timeout_ms=60_000).init()
+    if not v2:
+        producer.send_add_offsets("g")
+        broker.settle()
+    assert outcome(_settled(broker, producer.send_offset("g", "t", 0, 5))) == ErrorCode.NONE
+    producer.broker = again = broker.killed()
+    again.settle()
+    assert committed_offset(again, "g", "t", 0, stable=False) == 1
+    assert again.node.groups.coordinator_of("g").offsets.is_pending("g", "t", 0)
+    assert producer.took_end(_settled(again, producer.send_end(commit=commit)))
+    assert committed_offset(again, "g", "t", 0) == (5 if commit else 1)
+    assert committed_offset(again.killed(), "g", "t", 0) == (5 if commit else 1)
+
+
+def test_a_pending_offset_that_could_not_be_flushed_is_not_pending() -> None:
+    broker = new_broker()
+    producer = MemoryProducer(broker, "app", v2=False, timeout_ms=60_000).init()
+    producer.send_add_offsets("g")
+    broker.settle()
+    reply = producer.send_offset("g", "t", 0, 5)
+    broker.files.sync_failures = 1
+    broker.settle()
+    assert outcome(reply) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert committed_offset(broker, "g", "t", 0) == -1
+    assert not broker.node.groups.coordinator_of("g").offsets.has_pending("g")
+
+
+def _settled(broker: MemoryBroker, reply: Reply) -> Reply:
+    broker.settle()
+    return reply
+
+
+# What cannot be written
+
+
+def test_a_group_whose_id_fits_no_record_is_refused_everywhere_and_does_not_exist() -> None:
+    broker = new_broker()
+    too_long = "g" * 40_000
+    assert outcome(send_commit(broker, too_long, 1)) == ErrorCode.INVALID_GROUP_ID
+    assert MemoryMember(broker, too_long).send_join(version=9).message.error_code == ErrorCode.INVALID_GROUP_ID
+    [result] = broker.ask(DeleteGroupsRequest(groups_names=[too_long]), 2).results
+    assert result.error_code == ErrorCode.INVALID_GROUP_ID
+    assert not broker.node.groups.coordinators or not broker.node.groups.coordinators[0].groups
+
+
+def test_a_member_whose_names_fit_no_record_is_refused() -> None:
+    broker = new_broker()
+    member = MemoryMember(broker, "g")
+    member.instance_id = "i" * 40_000
+    assert member.send_join(version=9).message.error_code == ErrorCode.INVALID_REQUEST
