@@ -1,4 +1,7 @@
-"""Apache Kafka's own tool reads our files, logs, indexes and producer snapshots, and finds nothing to complain of."""
+"""Apache Kafka's own tool reads our files, logs, indexes and producer snapshots, and finds nothing to complain of.
+
+Also what transactions leave, before and after compaction: markers, aborted transactions, and one that is open.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from onceflow.wire.records import Record, build_batch
+from onceflow.clock import SystemClock
+from onceflow.config import TopicConfig
+from onceflow.log.compaction import Cleaner
+from onceflow.log.files import RealFileSystem
+from onceflow.log.partition import PartitionLog
+from onceflow.wire.batch import read_header
+from onceflow.wire.records import EndTxnMarker, Record, build_batch
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_jars import classpath, java
 from tests.support.raw import now_ms
@@ -18,6 +27,7 @@ from tests.support.raw_client import RawClient
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PRODUCER_BATCHES = 40
+SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 SETTINGS = {"log.segment.bytes": 3000, "log.index.interval.bytes": 100}
 
 
@@ -104,9 +114,7 @@ def written_and_dump(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Wri
             write(client, written, dice)
         assert broker.stop() == 0
     files = sorted(
-        path
-        for path in broker.data.glob("dumped-*/*")
-        if path.suffix in (".log", ".index", ".timeindex", ".snapshot")
+        path for path in broker.data.glob("dumped-*/*") if path.suffix in (".log", ".index", ".timeindex", ".snapshot")
     )
     return written, dump_log_segments([*files, *damaged_copy(broker.data)])
 
@@ -217,3 +225,93 @@ def test_kafka_reads_the_producers_state(written_and_dump: tuple[list[Written], 
     last = len(own.records) - 1
     assert re.search(rf"lastSequence: {last}\b", entries[-1]), entries[-1]
     assert re.search(rf"lastOffset: {last}\b", entries[-1]), entries[-1]
+
+
+# Transactions
+
+
+class Transactions:
+    """A log that is written to without a broker: producers are numbers, each with a key of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = RealFileSystem()
+        self.config = TopicConfig(
+            segment_bytes=600, index_interval_bytes=100, compact=True, delete=False, min_cleanable_dirty_ratio=0.0
+        )
+        self.log = PartitionLog(self.files, folder, self.config, SystemClock(), fsync=False)
+        self.epochs: dict[int, int] = {}
+        self.sequences: dict[int, int] = {}
+
+    def write(self, producer_id: int) -> None:
+        records = [Record(0, now_ms(), b"key %d" % producer_id, b"value")]
+        batch = bytearray(
+            build_batch(
+                records,
+                base_offset=0,
+                producer_id=producer_id,
+                producer_epoch=self.epochs.get(producer_id, 0),
+                base_sequence=self.sequences.get(producer_id, 0),
+                transactional=True,
+            )
+        )
+        self.sequences[producer_id] = self.sequences.get(producer_id, 0) + 1
+        self.log.append(memoryview(batch), read_header(batch))
+
+    def end(self, producer_id: int, *, commit: bool, bumped: bool) -> None:
+        if bumped:
+            self.epochs[producer_id] = self.epochs.get(producer_id, 0) + 1
+            self.sequences[producer_id] = 0
+        epoch = self.epochs.get(producer_id, 0)
+        self.log.append_marker(producer_id, epoch, EndTxnMarker(commit, 7), bumped=bumped)
+
+    def play(self) -> None:
+        for number in range(10):
+            for producer_id in (1, 2, 1):
+                self.write(producer_id)
+            self.end(1, commit=number % 2 == 0, bumped=False)
+            self.end(2, commit=number % 3 == 0, bumped=True)
+        self.log.roll()
+        self.write(3)
+
+    def checkpoint(self) -> None:
+        checkpoint = self.log.begin_checkpoint()
+        assert checkpoint is not None
+        checkpoint.run()
+        self.log.complete_checkpoint(checkpoint)
+
+    def entries(self) -> list[str]:
+        """As the tool prints them."""
+        return [
+            f"version: 0 producerId: {e.producer_id} firstOffset: {e.first_offset} "
+            f"lastOffset: {e.last_offset} lastStableOffset: {e.last_stable_offset}"
+            for segment in self.log.segments
+            for e in segment.aborted
+        ]
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["as written", "compacted"])
+def test_kafka_reads_what_transactions_leave(tmp_path: Path, compacted: bool) -> None:
+    own = Transactions(tmp_path / "txns-0")
+    own.play()
+    own.checkpoint()
+    if compacted:
+        before = own.log.size
+        for step in Cleaner(own.files).clean(own.log, now_ms()):
+            step()
+        assert own.log.size < before
+    wanted = own.entries()
+    assert len(wanted) == 11
+    own.log.close()
+    dump = dump_log_segments(sorted(path for path in (tmp_path / "txns-0").iterdir() if path.suffix in SUFFIXES))
+    complaints = [complaint for _, complaint in complaints_of(dump)]
+    if compacted:  # gaps, and batches without records, are what compaction leaves, Kafka's own too
+        complaints = [c for c in complaints if " is followed by " not in c and not c.endswith("log timestamp: -1")]
+    assert complaints == [], dump.complaints
+    assert dump.lines("txns-0", ".txnindex") == wanted
+    lines = dump.lines("txns-0", ".log")
+    assert all(" isvalid: true" in line for line in lines if line.startswith("baseOffset: "))
+    markers = re.findall(r"endTxnMarker: (COMMIT|ABORT) coordinatorEpoch: 7", "\n".join(lines))
+    assert (markers.count("ABORT"), len(markers)) == (11, 20)
+    opened = [line for line in dump.lines("txns-0", ".snapshot") if line.startswith("producerId: 3 ")]
+    assert opened
+    assert re.search(r"currentTxnFirstOffset: (?:OptionalLong\[)?50\b", opened[-1]), opened[-1]

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.conftest import RunningBroker, started
+from tests.conformance.conftest import RunningBroker
 from tests.conformance.scenarios import TOPIC_DEFAULTS, ClientScenarios, NewTopic, numbered
 from tests.support.clients.java import JavaClient
 from tests.support.waiting import eventually
 
 
-@pytest.fixture(scope="module")
-def client(broker: RunningBroker) -> Iterator[JavaClient]:
-    client = started(lambda: JavaClient(broker.bootstrap))
-    yield client
-    client.close()
+@pytest.fixture
+def client(java: JavaClient) -> JavaClient:
+    return java
 
 
 class TestJava(ClientScenarios):

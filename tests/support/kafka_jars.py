@@ -3,9 +3,9 @@
 Apache Kafka is the reference that the conformance tests and the benchmarks hold our broker against. The resolver of
 `jgo` is pure Python, so neither Maven nor a Kafka distribution is needed. Two invariants:
 
-- The folder `.cache/kafka-<version>` exists only when it is complete: jars arrive in a staging folder, each is checked
-  (a jar is a zip, every entry has a CRC), and one rename publishes them. An interrupted download leaves nothing behind
-  that a later run would trust.
+- A folder such as `.cache/kafka-<version>` exists only when it is complete: jars arrive in a staging folder, each is
+  checked (a jar is a zip, every entry has a CRC), and one rename publishes them. An interrupted download leaves nothing
+  behind that a later run would trust.
 - One process downloads at a time (`flock`); the others wait for it and find the jars.
 
 `python -m tests.support.kafka_jars` fetches them ahead of time.
@@ -25,7 +25,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["KAFKA_VERSION", "JarsMissing", "JavaMissing", "classpath", "java"]
+__all__ = [
+    "CACHE",
+    "KAFKA_VERSION",
+    "JarsMissing",
+    "JavaMissing",
+    "classpath",
+    "java",
+    "only_one_process",
+    "streams_classpath",
+]
 
 KAFKA_VERSION = "4.3.1"
 ARTIFACTS = (
@@ -34,10 +43,13 @@ ARTIFACTS = (
     # Kafka logs through SLF4J and its jars bring no back end; this one writes to stderr and needs no configuration.
     ("org.slf4j", "slf4j-simple", "1.7.36"),
 )
+STREAMS_ARTIFACTS = (("org.apache.kafka", "kafka-streams", KAFKA_VERSION),)
 JAVA_MIN = 17
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
 JARS = CACHE / f"kafka-{KAFKA_VERSION}"
+STREAMS_JARS = CACHE / f"kafka-streams-{KAFKA_VERSION}"
+"""Only the jar itself: what it needs is among the others, but for RocksDB (70 MB), for stores on disk."""
 
 
 class JavaMissing(RuntimeError):
@@ -77,47 +89,58 @@ def _major_version(executable: str) -> int:
 
 def classpath() -> str:
     """A class path with everything Apache Kafka's server, clients and tools need; the first call may download it."""
-    if not JARS.is_dir():
-        with _only_one_process():
-            if not JARS.is_dir():
-                _fetch()
-    return f"{JARS}{os.sep}*"
+    return _folder(JARS, ARTIFACTS)
+
+
+def streams_classpath() -> str:
+    """What a Kafka Streams application needs whose stores are in memory."""
+    return os.pathsep.join((_folder(STREAMS_JARS, STREAMS_ARTIFACTS, alone=True), classpath()))
+
+
+def _folder(folder: Path, artifacts: tuple[tuple[str, str, str], ...], *, alone: bool = False) -> str:
+    if not folder.is_dir():
+        with only_one_process(folder.name):
+            if not folder.is_dir():
+                _fetch(folder, artifacts, alone=alone)
+    return f"{folder}{os.sep}*"
 
 
 @contextmanager
-def _only_one_process() -> Iterator[None]:
+def only_one_process(name: str) -> Iterator[None]:
+    """Whoever else prepares what has this name in the cache waits for us."""
     CACHE.mkdir(exist_ok=True)
-    with open(CACHE / f"{JARS.name}.lock", "w") as lock:
+    with open(CACHE / f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _fetch() -> None:
+def _fetch(folder: Path, artifacts: tuple[tuple[str, str, str], ...], *, alone: bool) -> None:
+    """With everything that the artifacts depend on, or each alone."""
     from jgo.maven import Dependency, MavenContext, PythonResolver
 
-    staging = CACHE / f"{JARS.name}.partial"
+    staging = CACHE / f"{folder.name}.partial"
     shutil.rmtree(staging, ignore_errors=True)
     jars = staging / "jars"
     jars.mkdir(parents=True)
-    what = f"the jars of Apache Kafka {KAFKA_VERSION}"
-    print(f"Fetching {what} into {JARS} (once, half a minute) ...", file=sys.stderr, flush=True)
+    what = f"the jars of {' and '.join(name for _, name, _ in artifacts)}"
+    print(f"Fetching {what} into {folder} (once, half a minute) ...", file=sys.stderr, flush=True)
     # A repository folder of our own: jgo writes downloads in place and trusts whatever it finds, so a file that another
     # interrupted run left in the shared ~/.m2 would be taken for a jar.
     context = MavenContext(resolver=PythonResolver(), repo_cache=staging / "repository", timeout=60)
     try:
         wanted = [
             Dependency(context.project(group, name).at_version(version).artifact(), "compile")
-            for group, name, version in ARTIFACTS
+            for group, name, version in artifacts
         ]
         inputs, transitive = context.resolver.resolve(wanted)
-        for dependency in [*inputs, *transitive]:
+        for dependency in inputs if alone else [*inputs, *transitive]:
             _check(dependency.artifact.resolve()).rename(jars / dependency.artifact.filename)
     except (OSError, RuntimeError) as error:
         raise JarsMissing(
             f"Could not fetch {what} ({error}); nothing was kept, "
             "run `python -m tests.support.kafka_jars` again when the package registry is reachable."
         ) from error
-    jars.rename(JARS)
+    jars.rename(folder)
     shutil.rmtree(staging)
 
 
@@ -135,6 +158,6 @@ def _check(jar: Path) -> Path:
 if __name__ == "__main__":
     try:
         java()
-        print(classpath())
+        print(streams_classpath())
     except (JavaMissing, JarsMissing) as error:
         sys.exit(str(error))

@@ -1,8 +1,8 @@
 """A broker without sockets, threads and a real disk: requests go in as bytes, and a test decides when the disk is done.
 
 Everything from the bytes of a request to the bytes on disk is the broker's own code. Three things are ours: the disk
-(`MemoryFileSystem`), which can forget, fail and die at any step; the clock; and group commit, whose rounds run when a test
-says so, of all partitions or of some: between two of them a crash finds any mixture of what was synced.
+(`MemoryFileSystem`), which can forget, fail and die at any step; the clock; and group commit, whose rounds run when a
+test says so, of all partitions or of some: between two of them a crash finds any mixture of what was synced.
 """
 
 from __future__ import annotations

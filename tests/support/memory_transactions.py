@@ -148,7 +148,7 @@ def committed(broker: MemoryBroker, topic: str, partition: int) -> list[str]:
 
 
 def _sorted_out(answer: object) -> Iterator[tuple[int, list[str]]]:
-    """What a consumer makes of one answer: after each batch, the offset to go on from and the values it has let pass."""
+    """What a consumer makes of one answer: per batch, the offset to go on from and the values that it lets pass."""
     waiting = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())  # type: ignore[attr-defined]
     aborting: set[int] = set()
     for header, data in batches(answer.records):  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -176,9 +176,31 @@ class Groups:
 
     def answer(self, index: int, message: Message, refusal: Callable[[ErrorCode], Message]) -> Message | Deferred:
         """The message, once all that it may rest on is on disk; or what `refusal` makes of the error."""
+        return self.answer_from({index}, lambda errors: refusal(errors[index]) if errors else message)
+
+    def answer_from(
+        self, indexes: set[int], finish: Callable[[Mapping[int, ErrorCode]], Message]
+    ) -> Message | Deferred:
+        """The message that `finish` makes, once all that is in these partitions is on disk.
+
+        `finish` is given an error for each partition in which something was taken back instead.
+        """
+        waiting = set(indexes)
+        errors: dict[int, ErrorCode] = {}
         deferred = Deferred()
-        self.log.when_durable(index, lambda error: deferred.resolve(Answer(refusal(error) if error else message)))
-        if deferred.is_done and deferred.result is not None:
+
+        def settled(index: int, error: ErrorCode) -> None:
+            waiting.discard(index)
+            if error:
+                errors[index] = error
+            if not waiting:
+                deferred.resolve(Answer(finish(errors)))
+
+        for index in indexes:
+            self.log.when_durable(index, partial(settled, index))
+        if not indexes:
+            return finish(errors)
+        if deferred.result is not None:
             return deferred.result.message  # type: ignore[return-value]
         return deferred
 

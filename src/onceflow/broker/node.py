@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.groups import Groups
 from onceflow.broker.partition import Partition
-from onceflow.broker.topics import Topic, Topics
+from onceflow.broker.topics import INTERNAL_TOPICS, Topic, Topics
 from onceflow.broker.transactions import Transactions
 from onceflow.clock import Clock
 from onceflow.config import PRODUCER_ID_BLOCK, BrokerConfig
@@ -130,6 +130,8 @@ class Node:
         """A topic that a client asked for and that does not exist, if the settings allow it."""
         if not self.config["auto.create.topics.enable"]:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+        if name in INTERNAL_TOPICS:
+            return (self.groups.log if name == self.groups.log.name else self.transactions.log).open()
         return self.topics.create(name, self.config["num.partitions"], {})
 
     # Producers

@@ -66,10 +66,10 @@ class StateLog:
     def partitions(self) -> list[Partition]:
         return self._topic.partitions if self._topic is not None else []
 
-    def open(self) -> None:
-        """Make the topic unless it is there."""
+    def open(self) -> Topic:
+        """The topic; it is made unless it is there."""
         if self._topic is not None:
-            return
+            return self._topic
         config = self._node.config
         overrides = {
             "cleanup.policy": "compact",
@@ -81,6 +81,7 @@ class StateLog:
         except StorageError as error:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         self._watch(self._topic)
+        return self._topic
 
     def _watch(self, topic: Topic) -> None:
         for partition in topic.partitions:

@@ -52,6 +52,13 @@ class Topic:
     def is_internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
 
+    def check_not_internal(self) -> None:
+        """Raise for what would take the coordinators' state away from under them."""
+        if self.is_internal:
+            raise ProtocolError(
+                ErrorCode.POLICY_VIOLATION, f"{self.name} holds the state of a coordinator and stays as it is."
+            )
+
     def to_json(self, partitions: int | None = None) -> bytes:
         content = {
             "id": str(self.id),

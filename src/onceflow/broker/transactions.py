@@ -56,13 +56,13 @@ class Transactions:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._config = node.config
-        self._log = StateLog(node, TRANSACTION_STATE, "transaction.state.log", self._reload)
+        self.log = StateLog(node, TRANSACTION_STATE, "transaction.state.log", self._reload)
         self.coordinator = self._new_coordinator()
         self._busy: dict[str, deque[Callable[[], None]]] = {}
         """What waits for each busy id, in the order of arrival."""
         self._stuck: set[str] = set()
         """Busy ids whose markers could not be written so far: who asks about them is told to come again."""
-        for index in range(len(self._log.partitions)):
+        for index in range(len(self.log.partitions)):
             self._read(index)
 
     def _new_coordinator(self) -> Coordinator:
@@ -77,7 +77,7 @@ class Transactions:
     # What is in the log
 
     def _read(self, index: int) -> None:
-        for header, records in self._log.replay(index):
+        for header, records in self.log.replay(index):
             if header.is_control:
                 continue
             for record in records:
@@ -89,7 +89,7 @@ class Transactions:
     def _reload(self, index: int) -> None:
         """The disk has lost what was appended last: back to what it has."""
         self.coordinator = self._new_coordinator()
-        for each in range(len(self._log.partitions)):
+        for each in range(len(self.log.partitions)):
             self._read(each)
         self.resume()
 
@@ -132,10 +132,10 @@ class Transactions:
     def _append(self, transactional_id: str, target: Transaction | None) -> int:
         """Log what an id is to be, and make it so; returns where. `ProtocolError`, and nothing has changed, if the
         disk refuses."""
-        index = self._log.partition_of(transactional_id)
+        index = self.log.partition_of(transactional_id)
         value = None if target is None else write_value(target)
         try:
-            self._log.append(index, [(write_key(transactional_id), value)])
+            self.log.append(index, [(write_key(transactional_id), value)])
         except ProtocolError as error:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
         self.coordinator.apply(transactional_id, target)
@@ -155,7 +155,7 @@ class Transactions:
 
         index = self._append(transactional_id, target)
         self._busy[transactional_id] = deque()
-        self._log.when_durable(index, logged)
+        self.log.when_durable(index, logged)
 
     # Requests. Exactly one of the two callbacks is called, now or later.
 

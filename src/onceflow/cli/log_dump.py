@@ -50,6 +50,7 @@ have the same format.
   *.index       at which byte of the .log an offset is found
   *.timeindex   from which offset on a time is found
   *.snapshot    the producers that the partition remembers, to recognize what they send twice
+  *.txnindex    the transactions that were aborted, which a read_committed reader skips
 
 CRC MISMATCH means that the bytes of a batch changed after they were written. A torn tail is what a crash in
 the middle of a write leaves; the broker cuts it off when it starts."""
@@ -74,7 +75,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", metavar="FILE", type=Path, help="a .log, .index, .timeindex or .snapshot file")
+    parser.add_argument("file", metavar="FILE", type=Path, help="a file of a partition: .log, .txnindex, ...")
     parser.add_argument("--records", action="store_true", help="show the records of each batch (.log only)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line, with values in full")
     parser.add_argument("--max", type=_positive, metavar="N", help="stop after N batches or entries")
@@ -438,6 +439,40 @@ def _snapshot_crc(source: _Source) -> int:
     return crc
 
 
+# --- .txnindex
+
+_ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
+_ABORTED_VERSION: Final = 0
+
+
+class _AbortedEntry(NamedTuple):
+    """One transaction; its last offset is that of the abort marker."""
+
+    version: int
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def _read_aborted(source: _Source) -> Iterator[Item]:
+    whole, torn = divmod(source.size, _ABORTED_ENTRY.size)
+    last_offset = -1
+    for at, fields in _unpack(source, _ABORTED_ENTRY, 0, whole):
+        entry = _AbortedEntry._make(fields)
+        if entry.version != _ABORTED_VERSION:
+            yield _problem(at, f"The entry at byte {at} has version {entry.version}; {_ABORTED_VERSION} is known.")
+            return
+        yield {"type": "aborted", "position": at, **entry._asdict()}
+        if not 0 <= entry.first_offset < entry.last_offset:
+            yield _problem(at, f"The transaction at byte {at} ends before it begins.")
+        if entry.last_offset <= last_offset:
+            yield _problem(at, f"The entry at byte {at} does not come after the one before it.")
+        last_offset = entry.last_offset
+    if torn:
+        yield _torn(source.size - torn, torn, f"an entry has {_ABORTED_ENTRY.size}")
+
+
 # --- text
 
 
@@ -515,15 +550,21 @@ def _snapshot_text(item: Item) -> str:
 def _producer_entry_text(item: Item) -> str:
     delta, last_sequence, last_offset = item["offset_delta"], item["last_sequence"], item["last_offset"]
     parts = [f"producer {item['producer_id']} epoch {item['producer_epoch']}"]
-    if last_sequence == wire_batch.NO_SEQUENCE:
-        parts.append("no batch")
-    else:
+    if last_sequence != wire_batch.NO_SEQUENCE:
         parts.append(f"sequence {_range((last_sequence - delta) & wire_batch.MAX_SEQUENCE, last_sequence)}")
-        parts.append(f"offset {_range(last_offset - delta, last_offset)}")
+    # Without a sequence: written for the producer by a coordinator.
+    parts.append(f"offset {_range(last_offset - delta, last_offset)}" if last_offset >= 0 else "no batch")
     parts += [_time(item["timestamp"]), f"coordinator epoch {item['coordinator_epoch']}"]
     if item["current_txn_first_offset"] >= 0:
         parts.append(f"transaction open since offset {item['current_txn_first_offset']}")
     return "  ".join(parts)
+
+
+def _aborted_text(item: Item) -> str:
+    return (
+        f"producer {item['producer_id']}  aborted from offset {item['first_offset']}, marker at {item['last_offset']}  "
+        f"stable up to {item['last_stable_offset']} then"
+    )
 
 
 def _problem_text(item: Item) -> str:
@@ -588,9 +629,10 @@ KINDS: Final[dict[str, Callable[[_Source], Iterator[Item]]]] = {
     ".index": _read_index,
     ".timeindex": _read_time_index,
     ".snapshot": _read_snapshot,
+    ".txnindex": _read_aborted,
 }
 
-COUNTED: Final = frozenset({"batch", "index_entry", "time_index_entry", "producer"})
+COUNTED: Final = frozenset({"batch", "index_entry", "time_index_entry", "producer", "aborted"})
 """What `--max` counts."""
 
 TEXTS: Final[dict[str, Callable[[Item], str]]] = {
@@ -601,5 +643,6 @@ TEXTS: Final[dict[str, Callable[[Item], str]]] = {
     "reserved": _reserved_text,
     "snapshot": _snapshot_text,
     "producer": _producer_entry_text,
+    "aborted": _aborted_text,
     "problem": _problem_text,
 }

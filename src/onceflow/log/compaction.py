@@ -4,20 +4,24 @@ WHAT GOES, as in Kafka's `LogCleaner`. Of the segments below some offset (sealed
 `min.compaction.lag.ms`), the part that was never cleaned is the *dirty* range. One pass over it notes the last offset
 of every key; a second pass over everything up to its end writes those segments anew, without
 
-- a record whose key comes again later in the dirty range;
+- a record of an aborted transaction, and a record whose key comes again later in the dirty range. What was aborted
+  does not count as coming again;
 - a tombstone (a null value) whose batch has passed its delete horizon. The horizon is set when a batch with tombstones
   is cleaned for the first time, `delete.retention.ms` ahead (KIP-534). The older records of their keys go at that time,
   so nothing is left that could come back to life when the tombstone goes later. Segments are replaced from the oldest
   on, each for good before the next, so that holds in a crash too;
 - a record without a key. A compacted topic takes none; these were there before it became one;
+- a transaction's marker when no batch of the transaction was there any more when the pass began; with a delete horizon,
+  as a tombstone;
 - a batch without records, unless it is one of the last five of a producer (`log.producers` must be able to learn them
-  from the log again) or the last one of its file (an empty file would stop retention).
+  from the log again), a marker from which alone a producer's epoch is known, or the last one of its file (an empty file
+  would stop retention).
 
 The rest keeps its bytes (`wire.thinning`). Neighbours that fit into one segment together become one.
 
-TRANSACTIONS are not there yet. Control batches stay as they are. A transaction's record goes when a later record
-*outside* of any transaction has its key, which is right whether it was committed or aborted; but as long as we do not
-know which, it does not push out others, and its tombstones get no horizon. See `draft.Survivors` and `_latest_offsets`.
+TRANSACTIONS. Everything below the last stable offset is decided, and nothing above it is cleaned. So all that is needed
+is the list of aborted transactions (`log.aborted`), also of those whose marker comes later than what is cleaned. An
+entry of that list is in the file of the segment that has its marker, for as long as the marker is there.
 
 WHO DOES WHAT. `Cleaner.clean` is a generator that runs on the loop's thread. What it yields is slow and is run in the
 cleaner's thread, while the loop serves; then the generator goes on. Two rules make that safe:
@@ -43,7 +47,8 @@ In a loss of power each change of a name survives or not, in any order, until th
 
 A marker without *.cleaned means that they were renamed. So they are never removed while their marker might come back:
 whoever gives up between 3 and 5 removes the marker, syncs the folder, and then removes them. The indexes go the same
-way as the log, so neither is ever used with another one's log.
+way as the log, so neither is ever used with another one's log. That holds for the aborted transactions above all: their
+`.cleaned` is always there, even if it is empty, so that it takes the place of a list that says more.
 
 `cleaner-offset` holds the offset up to which a log is clean. Losing it only means that all of the log is dirty again.
 """
@@ -63,9 +68,10 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from onceflow.config import LONG_MAX
 from onceflow.errors import CorruptLog, MalformedMessage, OnceflowError, StorageError
-from onceflow.log.draft import CLEANED_SUFFIX, SUFFIXES, Draft, Part, Survivors, cleaned, note_keys
+from onceflow.log.aborted import Aborts
+from onceflow.log.draft import CLEANED_SUFFIX, Draft, Part, Survivors, cleaned, note_keys
 from onceflow.log.files import FileSystem
-from onceflow.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment, file_name
+from onceflow.log.segment import ABORTED_SUFFIX, LOG_SUFFIX, SUFFIXES, Segment, file_name
 
 if TYPE_CHECKING:
     from onceflow.log.partition import PartitionLog
@@ -271,11 +277,16 @@ class Cleaner:
     def _clean(self, job: _Job, now_ms: int) -> Steps[None]:
         log = job.log
         remembered = {batch.last_offset for _, producer in log.producers for batch in producer.batches}
+        epochs = {id: producer.epoch for id, producer in log.producers if not producer.batches}
+        aborts = Aborts(entry for segment in log.segments for entry in segment.aborted)
         while job.dirty_from < job.end_offset:
             dirty = [part for part in job.parts if part.end_offset > job.dirty_from]
-            latest, mapped_to = yield from _in_thread(lambda: self._latest_offsets(dirty, job.dirty_from))  # noqa: B023
+            latest, mapped_to = yield from _in_thread(
+                lambda: self._latest_offsets(dirty, job.dirty_from, aborts)  # noqa: B023
+            )
             job.check()
-            survivors = Survivors(latest, mapped_to, now_ms, log.config.delete_retention_ms, remembered)
+            retention_ms = log.config.delete_retention_ms
+            survivors = Survivors(latest, mapped_to, now_ms, retention_ms, remembered, epochs, aborts)
             left = [part for part in job.parts if part.segment.base_offset < mapped_to]
             while left:
                 taken = yield from self._replace(job, left, survivors)
@@ -283,15 +294,16 @@ class Cleaner:
             job.dirty_from = mapped_to
             yield from self._save_cleaned_offset(job)
 
-    def _latest_offsets(self, dirty: list[Part], dirty_from: int) -> tuple[dict[bytes, int], int]:
+    def _latest_offsets(self, dirty: list[Part], dirty_from: int, aborts: Aborts) -> tuple[dict[bytes, int], int]:
         """The last offset of each key in the dirty range, and up to where that was looked. [thread]"""
         latest: dict[bytes, int] = {}
         for part in dirty:
             for _, header, batch in part.segment.batches():
                 self.pace()
-                # TRANSACTIONS: once it is known which were committed, the records of those belong in here.
                 # The range begins with a batch, or inside one, where DeleteRecords moved the start of the log to.
-                if header.last_offset < dirty_from or header.is_control or header.is_transactional:
+                if header.last_offset < dirty_from or header.is_control:
+                    continue
+                if header.is_transactional and aborts.has(header.producer_id, header.base_offset):
                     continue
                 note_keys(part.segment, header, batch, latest)
                 if len(latest) >= self._keys_max:
@@ -360,7 +372,7 @@ class Cleaner:
         at = job.parts.index(group[0])
         job.parts[at : at + len(group)] = [Part(new, group[-1].end_offset)]
         try:
-            for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            for suffix in SUFFIXES[1:]:
                 self._files.rename(cleaned(new.path(suffix)), new.path(suffix))
             for segment in old[1:]:
                 for suffix in SUFFIXES:
@@ -368,6 +380,8 @@ class Cleaner:
             yield from _in_thread(lambda: self._files.sync_directory(log.directory))  # 6
             if not log.closed:
                 self._files.remove(marker)  # 7
+                if not new.aborted:  # no file says the same as an empty one
+                    self._files.remove(new.path(ABORTED_SUFFIX))
         except StorageError:
             self._blocked.add(log)
             raise

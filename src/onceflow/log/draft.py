@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from onceflow.config import LONG_MAX, TopicConfig
 from onceflow.errors import CorruptLog, StorageError
+from onceflow.log.aborted import Aborts
 from onceflow.log.files import File, FileSystem
-from onceflow.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment, file_name
+from onceflow.log.segment import SUFFIXES, Segment, file_name
 from onceflow.wire.batch import BatchHeader, checksum, read_header
 from onceflow.wire.thinning import Span, emptied, spans, thinned, unpacked
 
-__all__ = ["CLEANED_SUFFIX", "SUFFIXES", "Draft", "Part", "Survivors", "cleaned", "note_keys"]
+__all__ = ["CLEANED_SUFFIX", "Draft", "Part", "Survivors", "cleaned", "note_keys"]
 
 CLEANED_SUFFIX: Final = ".cleaned"
-SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 KEY_LENGTH_MAX: Final = 24
 """Longer keys are noted as a hash, which is longer than this, so that no key can be mistaken for one."""
 UNPACKED_BYTES_MAX: Final = 1 << 28
@@ -50,12 +50,53 @@ class Survivors:
     delete_retention_ms: int
     remembered: set[int]
     """Last offsets of the batches that producers are remembered by."""
+    epochs: dict[int, int]
+    """Producers of whom only the epoch is remembered, which came with a marker."""
+    aborts: Aborts
+    _in_transaction: set[int] = field(default_factory=set)
+    """Producers of whom there was a transactional batch, and no marker since. Batches have to come in their order."""
 
     def of(self, header: BatchHeader, batch: bytes) -> bytes:
         """The batch as it goes on: as it is, with fewer records, with none, or not at all (b"")."""
-        # TRANSACTIONS: markers may go when nothing of their transaction is left; until somebody counts, they stay.
-        if header.base_offset >= self.mapped_to or header.is_control:
+        if header.is_control:
+            return self._of_marker(header, batch)
+        is_aborted = False
+        if header.is_transactional:
+            self._in_transaction.add(header.producer_id)
+            is_aborted = self.aborts.has(header.producer_id, header.base_offset)
+        if header.base_offset >= self.mapped_to:
             return batch
+        if is_aborted:
+            return self._without_records(header, batch, is_remembered=header.last_offset in self.remembered)
+        return self._of_records(header, batch)
+
+    def _of_marker(self, header: BatchHeader, batch: bytes) -> bytes:
+        is_needed = header.producer_id in self._in_transaction
+        self._in_transaction.discard(header.producer_id)
+        if is_needed or header.base_offset >= self.mapped_to:
+            return batch
+        horizon = header.delete_horizon_ms
+        if header.count and horizon is None:
+            return self._with_horizon(header, batch)
+        if header.count and horizon is not None and horizon > self.now_ms:
+            return batch
+        is_remembered = self.epochs.get(header.producer_id) == header.producer_epoch
+        return self._without_records(header, batch, is_remembered=is_remembered)
+
+    def _with_horizon(self, header: BatchHeader, batch: bytes) -> bytes:
+        data = unpacked(header, batch, UNPACKED_BYTES_MAX)
+        return thinned(header, data, list(spans(header, data)), delete_horizon_ms=self._horizon())
+
+    def _horizon(self) -> int:
+        return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
+
+    @staticmethod
+    def _without_records(header: BatchHeader, batch: bytes, *, is_remembered: bool) -> bytes:
+        if not is_remembered:
+            return b""
+        return emptied(header) if header.count else batch
+
+    def _of_records(self, header: BatchHeader, batch: bytes) -> bytes:
         data = unpacked(header, batch, UNPACKED_BYTES_MAX)
         horizon = header.delete_horizon_ms
         tombstones_go = horizon is not None and horizon <= self.now_ms
@@ -72,18 +113,14 @@ class Survivors:
                 has_tombstones = True
             kept.append(span)
         if not kept:
-            if header.last_offset not in self.remembered:
-                return b""
-            return emptied(header) if header.count else batch
-        # TRANSACTIONS: an aborted tombstone deletes nothing, so it must not be counted on. No horizon, no end.
-        if has_tombstones and horizon is None and not header.is_transactional:
-            horizon = min(self.now_ms + self.delete_retention_ms, LONG_MAX)
-            return thinned(header, data, kept, delete_horizon_ms=horizon)
+            return self._without_records(header, batch, is_remembered=header.last_offset in self.remembered)
+        if has_tombstones and horizon is None:
+            return thinned(header, data, kept, delete_horizon_ms=self._horizon())
         return batch if len(kept) == header.count else thinned(header, data, kept)
 
 
 class Draft:
-    """A cleaned segment in the making: three open files named *.cleaned. Made and closed on the loop's thread."""
+    """A cleaned segment in the making: open files named *.cleaned. Made and closed on the loop's thread."""
 
     def __init__(self, files: FileSystem, directory: Path, base_offset: int, config: TopicConfig) -> None:
         self._files = files
@@ -138,10 +175,14 @@ class Draft:
                 last, last_stays = header, bool(survivor)
                 if survivor is batch:
                     add(batch, header)
-                    continue
-                changes += 1
-                if survivor:
-                    add(survivor, read_header(survivor))
+                else:
+                    changes += 1
+                    if survivor:
+                        header = read_header(survivor)
+                        add(survivor, header)
+                aborted = survivors.aborts.of_marker(header.base_offset) if header.is_control else None
+                if aborted is not None and survivor and header.count:
+                    segment.aborted.add(aborted)
         if last is not None and not last_stays:
             add(emptied(last), last)
             changes -= last.count == 0  # it was so before
@@ -150,6 +191,8 @@ class Draft:
             segment.time_index.add(segment.max_timestamp, segment.max_timestamp_offset)
         self._open[1].append(segment.offset_index.to_bytes())
         self._open[2].append(segment.time_index.to_bytes())
+        self._open[3].append(segment.aborted.to_bytes())
+        segment.aborted.saved = len(segment.aborted)
         changed = changes > 0 or taken > 1
         if changed:
             for file in self._open:

@@ -100,7 +100,9 @@ class _Change:
     node: _Node = None
 
     def apply(self, names: dict[Path, _Node]) -> None:
-        if self.gone is not None:
+        if self.gone is not None and names.get(self.gone) is not None:
+            del names[self.gone]
+        elif self.gone is not None:  # a folder, and all that is in it
             for name in [name for name in names if name == self.gone or self.gone in name.parents]:
                 del names[name]
         if self.new is not None:

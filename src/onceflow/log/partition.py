@@ -169,6 +169,7 @@ class PartitionLog:
         """Where the last stable offset was found last: (offset, segment, position)."""
         self._new_names = is_new  # then the first flush makes the name durable
         self._set_high_watermark(self.active, self.active.size, self.end_offset)
+        self.producers.decide(self.high_watermark)
 
     # Writing
 
@@ -218,11 +219,15 @@ class PartitionLog:
                 control=True,
             )
         )
+        if self.config.append_time:
+            stamp_append_time(batch, now_ms)
         header = read_header(batch)
         offset = self._write(memoryview(batch), header, now_ms)
         aborted = self.producers.complete_marker(header, marker, offset, now_ms)
         if aborted is not None:
             self.active.aborted.add(aborted)
+        if not self._fsync:
+            self.producers.decide(self.high_watermark)
         return offset
 
     def _write(self, batch: memoryview, header: BatchHeader, now_ms: int) -> int:
@@ -277,6 +282,7 @@ class PartitionLog:
         if segment.size:  # left by an attempt that failed before this one
             segment.log.truncate(0)
         segment.start_indexes()
+        segment.forget_aborted(0)  # as may have been left there
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
         self._unsaved.append(segment)
@@ -315,6 +321,7 @@ class PartitionLog:
         is_void = self._needs_repair or flush.era < len(self._taken_back_to)
         if not is_void and flush.end_offset > self.high_watermark:
             self._set_high_watermark(flush.segment, flush.position, flush.end_offset)
+            self.producers.decide(flush.end_offset)
 
     def fail_flush(self) -> None:
         """A sync failed: what is above the high watermark is void, and its producers may send it again."""
@@ -452,7 +459,7 @@ class PartitionLog:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"Offset {offset} is not in {self.start_offset}..{self.end_offset}.",
             )
-        if offset >= self.high_watermark:
+        if offset >= (self.last_stable_offset if committed else self.high_watermark):
             return None
         empty = None
         for segment, end in self._readable_from(offset, committed=committed):
@@ -476,7 +483,10 @@ class PartitionLog:
                     yield header, batch
 
     def aborted_in(self, offset: int, found: FileSlice) -> list[AbortedTransaction]:
-        """The aborted transactions with records in a slice that begins with the batch of `offset`."""
+        """The aborted transactions with records in a slice from `offset` on, and perhaps some behind it.
+
+        To be asked at once: compaction may soon put another file in the place of the slice's.
+        """
         at = max(0, bisect_right(self._bases, offset) - 1)
         while self.segments[at].log is not found.file:
             at += 1
@@ -485,16 +495,15 @@ class PartitionLog:
             bound = self._bases[at + 1] if at + 1 < len(self._bases) else self.end_offset
         touched = []
         for segment in islice(self.segments, at, None):
-            for entry in segment.aborted:
-                if entry.last_offset >= offset and entry.first_offset < bound:
-                    touched.append(entry)
-                if entry.last_stable_offset >= bound:
-                    return touched
+            more, is_all = segment.aborted.touching(offset, bound)
+            touched += more
+            if is_all:
+                break
         return touched
 
     def bytes_after(self, offset: int, *, committed: bool = False) -> int:
         """About how many bytes a read at `offset` could return; exact enough for a long poll's min_bytes."""
-        if offset >= self.high_watermark:
+        if offset >= (self.last_stable_offset if committed else self.high_watermark):
             return 0
         available = 0
         for segment, end in self._readable_from(offset, committed=committed):
@@ -529,40 +538,45 @@ class PartitionLog:
 
     # Finding by time
 
-    def first_offset_at(self, timestamp: int) -> TimestampedOffset:
-        """The first record with at least this timestamp."""
+    # As in Kafka, markers are records here too, and a limit (the last stable offset) does not change what is searched:
+    # what is found at or above it counts as nothing found, even if there would be another one below.
+
+    def first_offset_at(self, timestamp: int, limit: int | None = None) -> TimestampedOffset:
+        """The first record with at least this timestamp, if it is below the limit."""
         for segment, end in self._readable_from(self.start_offset):
             if segment.newest[0] < timestamp:
                 continue
             start = segment.offset_index.position_for(segment.time_index.offset_before(timestamp))
             for position, header in segment.headers(start, end, peek=True):
-                if header.max_timestamp < timestamp or header.is_control:
+                if limit is not None and header.base_offset >= limit:
+                    return NOTHING_FOUND
+                if header.max_timestamp < timestamp:
                     continue
                 for record in read_records(segment.log.read(position, header.size)):
                     if record.timestamp >= timestamp and record.offset >= self.start_offset:
-                        return TimestampedOffset(record.timestamp, record.offset)
+                        return _below(limit, TimestampedOffset(record.timestamp, record.offset))
         return NOTHING_FOUND
 
-    def offset_of_newest(self) -> TimestampedOffset:
-        """The record with the largest timestamp; the first of them if there are several."""
+    def offset_of_newest(self, limit: int | None = None) -> TimestampedOffset:
+        """The record with the largest timestamp, the first of them if there are several; if it is below the limit."""
         best = NOTHING_FOUND
         for segment, end in self._readable_from(self.start_offset):
             timestamp, offset = segment.newest
             if timestamp <= best.timestamp:
                 continue
             found = segment.locate(offset, end)
-            if found is not None and found[1].base_offset >= self.start_offset:
+            if found is not None and found[1].base_offset >= self.start_offset and found[1].count:
                 candidates = iter((found,))
-            else:  # the newest of the segment is not readable, any more or yet: look at each
+            else:  # the newest of the segment is not there any more, or not readable yet: look at each
                 start = segment.offset_index.position_for(self.start_offset)
                 candidates = segment.headers(start, end, peek=True)
             for position, header in candidates:
-                if header.max_timestamp <= best.timestamp or header.is_control:
+                if header.max_timestamp <= best.timestamp:
                     continue
                 for record in read_records(segment.log.read(position, header.size)):
                     if record.timestamp > best.timestamp and record.offset >= self.start_offset:
                         best = TimestampedOffset(record.timestamp, record.offset)
-        return best
+        return _below(limit, best)
 
     # Letting go of the old
 
@@ -652,3 +666,7 @@ class PartitionLog:
     def _read_start_offset(self) -> int:
         path = self.directory / START_FILE
         return int(self._files.read_bytes(path)) if self._files.exists(path) else 0
+
+
+def _below(limit: int | None, found: TimestampedOffset) -> TimestampedOffset:
+    return found if limit is None or found.offset < limit else NOTHING_FOUND

@@ -21,7 +21,11 @@ The answers are Kafka's (`ProducerAppendInfo`, `ProducerStateManager`):
 
 TRANSACTIONS. The first transactional batch of a producer opens its transaction on this partition, a marker ends it. A
 producer has at most one open here. A transaction is *undecided* until its marker is below the high watermark: what a
-crash could take back decides nothing. `undecided_from` is where the first undecided one begins.
+crash could take back decides nothing. `undecided_from` is where the first undecided one begins; `decide` has to be told
+when the high watermark moves.
+
+Coordinators write offsets for a producer into their own topic, with its id and epoch and without sequences. Of these
+one is remembered, the last: the epoch counts, and compaction leaves it in the log so that it can be learned again.
 
 The snapshot file has Kafka's format (`kafka-dump-log` reads it), with one liberty: Kafka saves only the last batch of
 each producer, we save up to five, as entries of the same id, oldest first. A reader that keeps the last entry per id,
@@ -31,6 +35,7 @@ as Kafka does, sees what Kafka would have written; we do not forget four fifths 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -45,6 +50,7 @@ from onceflow.wire.records import EndTxnMarker
 __all__ = ["BatchMemory", "Producer", "ProducerStates"]
 
 REMEMBERED_BATCHES: Final = 5
+EPOCH_MAX: Final = 2**15 - 1
 
 _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD: Final = struct.Struct(">hI")
@@ -66,6 +72,8 @@ class BatchMemory(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
+        if self.last_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
         return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
 
 
@@ -97,7 +105,7 @@ class ProducerStates:
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}
         """Producers with an open transaction and where it begins; in the order of beginning."""
-        self._ended: list[tuple[int, int]] = []
+        self._ended: deque[tuple[int, int]] = deque()
         """Transactions whose marker may not be below the high watermark yet: (offset of the marker, first offset)."""
 
     def __len__(self) -> int:
@@ -165,12 +173,13 @@ class ProducerStates:
         """Raise `ProtocolError` if a marker comes from a coordinator, or for an epoch, that is past.
 
         With `bumped` the marker carries the epoch after that of its transaction (V2), so an open transaction of the
-        marker's own epoch is a later one, which this marker must not end.
+        marker's own epoch is a later one, which this marker must not end. (The last epoch there is cannot be bumped.)
         """
         producer = self._producers.get(producer_id)
         if producer is None:
             return
-        if epoch < producer.epoch or (bumped and epoch == producer.epoch and producer.is_in_transaction):
+        is_of_earlier_one = bumped and epoch == producer.epoch < EPOCH_MAX and producer.is_in_transaction
+        if epoch < producer.epoch or is_of_earlier_one:
             raise ProtocolError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"A marker for epoch {epoch} of producer {producer_id}, which is at epoch {producer.epoch}.",
@@ -184,22 +193,28 @@ class ProducerStates:
     def complete(self, batch: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Remember a batch of data that is in the log at `base_offset`."""
         producer = self._touch(batch, now_ms)
-        if batch.base_sequence != NO_SEQUENCE:
-            delta = batch.last_offset_delta
-            memory = BatchMemory(batch.last_sequence, base_offset + delta, delta, batch.max_timestamp)
-            producer.batches.append(memory)
-            if len(producer.batches) > REMEMBERED_BATCHES:
-                del producer.batches[0]
+        batches = producer.batches
+        if batch.base_sequence == NO_SEQUENCE and batches and batches[-1].last_sequence == NO_SEQUENCE:
+            del batches[-1]
+        delta = batch.last_offset_delta
+        batches.append(BatchMemory(batch.last_sequence, base_offset + delta, delta, batch.max_timestamp))
+        if len(batches) > REMEMBERED_BATCHES:
+            del batches[0]
         # What compaction has emptied opens nothing: its transaction ended long ago.
         if batch.is_transactional and not producer.is_in_transaction and batch.count:
             producer.transaction_first_offset = base_offset
             self._open[batch.producer_id] = base_offset
 
     def complete_marker(
-        self, batch: BatchHeader, marker: EndTxnMarker, offset: int, now_ms: int
+        self, batch: BatchHeader, marker: EndTxnMarker | None, offset: int, now_ms: int
     ) -> AbortedTransaction | None:
-        """Remember a marker that is in the log at `offset`; what it aborted, if anything."""
+        """Remember a marker that is in the log at `offset`; what it aborted, if anything.
+
+        The marker is None if compaction has emptied the batch: its transaction is gone, but the epoch counts.
+        """
         producer = self._touch(batch, now_ms)
+        if marker is None:
+            return None
         producer.coordinator_epoch = marker.coordinator_epoch
         if not producer.is_in_transaction:
             return None
@@ -223,13 +238,21 @@ class ProducerStates:
         producer.last_timestamp = batch.max_timestamp
         return producer
 
-    def undecided_from(self, high_watermark: int) -> int:
-        """Where the first undecided transaction begins; the high watermark, if there is none."""
+    def decide(self, high_watermark: int) -> None:
+        """What ended below the high watermark is decided."""
         ended = self._ended
         while ended and ended[0][0] < high_watermark:
-            del ended[0]
-        first = next(iter(self._open.values()), high_watermark)
-        return min(first, high_watermark, *(first_offset for _, first_offset in ended))
+            ended.popleft()
+
+    def undecided_from(self, high_watermark: int) -> int:
+        """Where the first undecided transaction begins; the high watermark, if there is none."""
+        if not self._open and not self._ended:  # as for every fetch from a log without transactions
+            return high_watermark
+        first = min(next(iter(self._open.values()), high_watermark), high_watermark)
+        for marker_offset, first_offset in self._ended:
+            if marker_offset >= high_watermark:
+                first = min(first, first_offset)
+        return first
 
     def expire(self, before_ms: int) -> int:
         """Forget producers last seen before a time, except in an open transaction. Returns how many."""

@@ -9,6 +9,7 @@ What a crash can have left, and what becomes of it:
     index entries behind the checkpoint     dropped and made again from the log
     a missing or damaged index              made again from its segment
     aborted transactions behind it          dropped likewise; see `log.aborted`
+    a damaged list of aborted transactions  made again from the log, which is read from its start
     a damaged snapshot                      removed; an older one is taken, and more of the log is read
     half-written files (.tmp, .cleaned)     removed; see `log.compaction` for its commit point
 
@@ -26,6 +27,7 @@ from pathlib import Path
 
 from onceflow.errors import CorruptLog, StorageError
 from onceflow.log import compaction
+from onceflow.log.aborted import AbortedTransaction
 from onceflow.log.files import TEMPORARY_SUFFIX, FileSystem
 from onceflow.log.producers import ProducerStates
 from onceflow.log.segment import LOG_SUFFIX, Segment, file_name
@@ -113,6 +115,7 @@ class _Scan:
         # The segment with the batch before the checkpoint: its indexes may know more than was left of it.
         first = max((at for at, segment in enumerate(self.segments) if segment.base_offset < checkpoint), default=0)
         position, is_saved = self._position_of_checkpoint(first, checkpoint)
+        self._mend_aborted(first, position, checkpoint)
         self.segments[first].forget_aborted(checkpoint)
         found = Recovered(self.segments, first, producers, checkpoint, checkpoint, 0, 0)
         if is_saved and position == self.segments[first].size and first + 1 < len(self.segments):
@@ -150,6 +153,7 @@ class _Scan:
         self.files.sync_directory(self.directory)
         segment = Segment(self.files, self.directory, self.start_offset)
         segment.start_indexes()
+        segment.forget_aborted(0)
         self.segments.append(segment)
         found.producers = ProducerStates()  # they may go on; what they wrote last is lost
         found.end_offset = self.start_offset
@@ -167,7 +171,9 @@ class _Scan:
                 break
             segment.note(position, header.size, header.last_offset, header.max_timestamp, self.index_interval)
             if header.producer_id != NO_PRODUCER_ID:
-                self._replay(segment, header, batch, found.producers)
+                aborted = _replay(header, batch, found.producers, self.now_ms)
+                if aborted is not None:
+                    segment.aborted.add(aborted)
             if header.base_offset > found.end_offset or header.count <= header.last_offset_delta:
                 self.may_have_gaps = True
             found.end_offset = header.last_offset + 1
@@ -175,14 +181,29 @@ class _Scan:
         found.scanned_bytes += position - started_at
         return position
 
-    def _replay(self, segment: Segment, header: BatchHeader, batch: bytes, producers: ProducerStates) -> None:
-        if not header.is_control:
-            producers.complete(header, header.base_offset, self.now_ms)
-            return
-        for record in read_records(batch):  # one, or none if compaction has emptied it
-            aborted = producers.complete_marker(header, EndTxnMarker.read(record), header.base_offset, self.now_ms)
-            if aborted is not None:
-                segment.aborted.add(aborted)
+    def _mend_aborted(self, last: int, end: int, checkpoint: int) -> None:
+        """Make damaged lists of aborted transactions again, of those below the checkpoint: `end` in segment `last`."""
+        below = [segment for segment in self.segments[: last + 1] if segment.base_offset < checkpoint]
+        damaged = [at for at, segment in enumerate(below) if not self._has_sound_aborted(segment)]
+        producers = ProducerStates()
+        for at, segment in enumerate(below[: max(damaged, default=-1) + 1]):
+            entries = []
+            for _, header, batch in segment.batches(0, end if at == last else None):
+                aborted = _replay(header, batch, producers, self.now_ms) if header.is_transactional else None
+                if aborted is not None:
+                    entries.append(aborted)
+            if at in damaged:
+                segment.mend_aborted(entries)
+        for segment in below[:-1]:
+            segment.drop_indexes()
+
+    @staticmethod
+    def _has_sound_aborted(segment: Segment) -> bool:
+        try:
+            return segment.aborted is not None
+        except CorruptLog as error:
+            logger.warning("%s It is made again.", error)
+            return False
 
     def _is_torn_off(self, segment: Segment, end_offset: int) -> bool:
         """Whether this segment does not begin where the one before it ends."""
@@ -218,6 +239,15 @@ class _Scan:
         position = _walk(segment, 0, checkpoint, must_reach=must_reach, index_interval=self.index_interval)
         segment.index_newest()
         return position, False
+
+
+def _replay(header: BatchHeader, batch: bytes, producers: ProducerStates, now_ms: int) -> AbortedTransaction | None:
+    """Have the producers' state follow a batch of the log; the transaction that it aborted, if any."""
+    if not header.is_control:
+        producers.complete(header, header.base_offset, now_ms)
+        return None
+    marker = next(map(EndTxnMarker.read, read_records(batch)), None)
+    return producers.complete_marker(header, marker, header.base_offset, now_ms)
 
 
 def _walk(

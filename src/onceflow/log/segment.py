@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from onceflow.errors import CorruptLog, StorageError
-from onceflow.log.aborted import AbortedIndex
+from onceflow.log.aborted import AbortedIndex, AbortedTransaction
 from onceflow.log.files import Buffer, File, FileSystem
 from onceflow.log.index import OffsetIndex, TimeIndex
 from onceflow.wire.batch import HEADER_SIZE, MAGIC, MIN_LENGTH, NO_TIMESTAMP, BatchHeader, read_header
@@ -29,6 +29,8 @@ LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 ABORTED_SUFFIX: Final = ".txnindex"
+SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX)
+"""All files of a segment, the log first."""
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -37,14 +39,14 @@ def file_name(offset: int, suffix: str) -> str:
 
 class Segment:
     def __init__(self, files: FileSystem, directory: Path, base_offset: int, log: File | None = None) -> None:
-        """`log` is for a segment whose file is open already, and may not have its name yet (`log.compaction`)."""
+        """`log` is for a segment in the making, whose file is open and has another name yet (`log.compaction`)."""
         self._files = files
         self._directory = directory
         self.base_offset = base_offset
         self.log: File = files.open(self.path(LOG_SUFFIX)) if log is None else log
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
-        self._aborted: AbortedIndex | None = None
+        self._aborted = None if log is None else AbortedIndex()
         self._bytes_since_entry = 0
         self.max_timestamp = NO_TIMESTAMP
         """Largest timestamp of the batches seen by `note`; `newest` also looks into the index."""
@@ -128,7 +130,7 @@ class Segment:
     def drop_indexes(self) -> None:
         """Free the memory of a sealed segment's indexes; they are read again when needed."""
         self._offset_index = self._time_index = None
-        if self._aborted:
+        if self._aborted:  # that there are none is cheap to know
             self._aborted = None
 
     # Finding
@@ -161,11 +163,21 @@ class Segment:
         A file that goes may come back in a crash; then the same checkpoint is found again, and it goes again.
         """
         path = self.path(ABORTED_SUFFIX)
-        if offset <= self.base_offset or not self._files.exists(path):
+        if offset <= self.base_offset:
             self._files.remove(path)
             self._aborted = AbortedIndex()
         elif self.aborted.cut(offset):
             self._files.replace(path, self.aborted.to_bytes())
+
+    def mend_aborted(self, entries: list[AbortedTransaction]) -> None:
+        """Put entries that were made again from the log in the place of a damaged file.
+
+        At once and for good: were the damaged file to go first, a crash would leave no file, which says "none".
+        """
+        index = AbortedIndex(entries)
+        self._files.replace(self.path(ABORTED_SUFFIX), index.to_bytes())
+        index.saved = len(index)
+        self._aborted = index
 
     def load_indexes(self) -> bool:
         """Read both from their files; False where a file is missing or is not an index."""
@@ -253,5 +265,5 @@ class Segment:
 
     def delete(self) -> None:
         self.close()
-        for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX):
+        for suffix in SUFFIXES:
             self._files.remove(self.path(suffix))

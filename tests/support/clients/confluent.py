@@ -185,8 +185,13 @@ class ConfluentClient:
             consumer.close()
 
     def _consumer(self, settings: Mapping[str, object]) -> Consumer:
-        # librdkafka wants a group id even of a consumer that never joins one.
-        fixed = {"group.id": "unused", "enable.auto.commit": False, "auto.offset.reset": "error"}
+        # librdkafka wants a group id even of a consumer that never joins one, and reads committed records by default.
+        fixed = {
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_uncommitted",
+        }
         return Consumer({**self._connection, **fixed, **settings})
 
 

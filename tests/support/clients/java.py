@@ -1,4 +1,4 @@
-"""Apache Kafka's own clients in Java, through one long-lived JVM (`tests/conformance/java/Bridge.java`)."""
+"""Apache Kafka's own clients in Java, through one long-lived JVM (`tests/conformance/java/bridge`)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from tests.support.clients import Cluster, Config, Received, Record, Refused
-from tests.support.kafka_jars import JavaMissing, classpath, java
+from tests.support.java_programs import compiled
+from tests.support.kafka_jars import java
 
-__all__ = ["JavaClient"]
+__all__ = ["QUICK_START", "QUIET", "JavaClient", "received", "sendable"]
 
-BRIDGE = Path(__file__).resolve().parents[2] / "conformance" / "java" / "Bridge.java"
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
 """For processes that live for seconds: less optimizing, less memory."""
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
@@ -24,7 +23,7 @@ QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
 class JavaClient:
     def __init__(self, bootstrap: str) -> None:
         self._bridge = subprocess.Popen(
-            [java(), *QUICK_START, QUIET, "-cp", classpath(), str(BRIDGE), bootstrap],
+            [java(), *QUICK_START, QUIET, "-cp", compiled("bridge"), "Bridge", bootstrap],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -35,7 +34,7 @@ class JavaClient:
         """The bridge ends when its input does."""
         self._bridge.communicate(timeout=30)
 
-    def _ask(self, op: str, **arguments: Any) -> Any:
+    def ask(self, op: str, **arguments: Any) -> Any:
         assert self._bridge.stdin is not None
         assert self._bridge.stdout is not None
         try:
@@ -53,8 +52,6 @@ class JavaClient:
 
     def _explain_death(self) -> None:
         _, errors = self._bridge.communicate()
-        if "jdk.compiler" in errors:
-            raise JavaMissing("the one here is a JRE, which cannot compile")
         raise RuntimeError(f"The Java bridge ended with {self._bridge.returncode}:\n{errors}")
 
     def create_topic(
@@ -74,7 +71,7 @@ class JavaClient:
         *,
         validate_only: bool,
     ) -> None:
-        self._ask(
+        self.ask(
             "create_topic",
             topic=name,
             partitions=partitions,
@@ -84,41 +81,41 @@ class JavaClient:
         )
 
     def delete_topic(self, name: str) -> None:
-        self._ask("delete_topic", topic=name)
+        self.ask("delete_topic", topic=name)
 
     def topics(self) -> set[str]:
-        return set(self._ask("topics"))
+        return set(self.ask("topics"))
 
     def partition_count(self, topic: str) -> int:
         try:
-            return int(self._ask("describe_topic", topic=topic)["partitions"])
+            return int(self.ask("describe_topic", topic=topic)["partitions"])
         except Refused:
             return 0
 
     def topic_id(self, topic: str) -> str:
-        return str(self._ask("describe_topic", topic=topic)["id"])
+        return str(self.ask("describe_topic", topic=topic)["id"])
 
     def create_partitions(self, topic: str, total: int) -> None:
-        self._ask("create_partitions", topic=topic, total=total)
+        self.ask("create_partitions", topic=topic, total=total)
 
     def describe_config(self, topic: str) -> Mapping[str, Config]:
-        described = self._ask("describe_config", topic=topic)
+        described = self.ask("describe_config", topic=topic)
         return {name: Config(value=each["value"], is_default=each["default"]) for name, each in described.items()}
 
     def config_types(self, topic: str) -> Mapping[str, str]:
-        return {name: each["type"] for name, each in self._ask("describe_config", topic=topic).items()}
+        return {name: each["type"] for name, each in self.ask("describe_config", topic=topic).items()}
 
     def config_sources(self, topic: str) -> Mapping[str, str]:
-        return {name: each["source"] for name, each in self._ask("describe_config", topic=topic).items()}
+        return {name: each["source"] for name, each in self.ask("describe_config", topic=topic).items()}
 
     def set_config(self, topic: str, changes: Mapping[str, str | None]) -> None:
-        self._ask("set_config", topic=topic, changes=dict(changes))
+        self.ask("set_config", topic=topic, changes=dict(changes))
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> int:
-        return int(self._ask("delete_records", topic=topic, partition=partition, before=before))
+        return int(self.ask("delete_records", topic=topic, partition=partition, before=before))
 
     def cluster(self) -> Cluster:
-        described = self._ask("cluster")
+        described = self.ask("cluster")
         return Cluster(
             cluster_id=described["id"],
             controller_id=described["controller"],
@@ -128,26 +125,18 @@ class JavaClient:
     def produce(
         self, topic: str, records: Sequence[Record], *, codec: str = "none", idempotence: bool = False, acks: int = -1
     ) -> list[int]:
-        sent = [
-            {
-                "value": _text(record.value),
-                "key": _text(record.key),
-                "headers": [[name, _text(value)] for name, value in record.headers],
-                "timestamp": record.timestamp_ms,
-                "partition": record.partition,
-            }
-            for record in records
-        ]
-        offsets = self._ask("produce", topic=topic, records=sent, codec=codec, idempotence=idempotence, acks=str(acks))
+        offsets = self.ask(
+            "produce", topic=topic, records=sendable(records), codec=codec, idempotence=idempotence, acks=str(acks)
+        )
         return list(offsets)
 
     @contextmanager
     def reader(self, topic: str, offset: int, partition: int = 0, *, max_wait_ms: int = 500) -> Iterator[JavaReader]:
-        handle = self._ask("open_reader", topic=topic, partition=partition, offset=offset, max_wait_ms=max_wait_ms)
+        handle = self.ask("open_reader", topic=topic, partition=partition, offset=offset, max_wait_ms=max_wait_ms)
         try:
             yield JavaReader(self, handle)
         finally:
-            self._ask("close_reader", reader=handle)
+            self.ask("close_reader", reader=handle)
 
     def earliest(self, topic: str, partition: int = 0) -> int:
         return self.list_offset(topic, "earliest", partition)
@@ -160,26 +149,26 @@ class JavaClient:
         return None if offset < 0 else offset
 
     def list_offset(self, topic: str, spec: str, partition: int = 0) -> int:
-        return int(self._ask("list_offset", topic=topic, partition=partition, spec=spec)["offset"])
+        return int(self.ask("list_offset", topic=topic, partition=partition, spec=spec)["offset"])
 
     def offset_at(self, topic: str, timestamp_ms: int, partition: int = 0) -> int | None:
-        offset = self._ask("offset_at", topic=topic, partition=partition, timestamp=timestamp_ms)
+        offset = self.ask("offset_at", topic=topic, partition=partition, timestamp=timestamp_ms)
         return None if offset is None else int(offset)
 
     def watermarks(self, topic: str, partition: int = 0) -> tuple[int, int]:
-        low, high = self._ask("watermarks", topic=topic, partition=partition)
+        low, high = self.ask("watermarks", topic=topic, partition=partition)
         return low, high
 
     def describe_producers(self, topic: str, partition: int = 0) -> list[dict[str, Any]]:
-        return list(self._ask("describe_producers", topic=topic, partition=partition))
+        return list(self.ask("describe_producers", topic=topic, partition=partition))
 
     def log_sizes(self) -> Mapping[str, int]:
         """Bytes on disk of each `topic-partition`."""
-        return dict(self._ask("log_dirs"))
+        return dict(self.ask("log_dirs"))
 
     def tool(self, main_class: str, *arguments: str, feed: str = "") -> str:
         """What one of Kafka's command line tools prints when it is fed these lines; it must succeed."""
-        done = self._ask("tool", tool=main_class, arguments=arguments, feed=feed)
+        done = self.ask("tool", tool=main_class, arguments=arguments, feed=feed)
         assert done["status"] == 0, f"{main_class} ended with {done}"
         return str(done["printed"])
 
@@ -190,11 +179,24 @@ class JavaReader:
         self._handle = handle
 
     def poll(self, timeout_s: float) -> list[Received]:
-        arrived = self._client._ask("poll", reader=self._handle, timeout_ms=int(timeout_s * 1000))
-        return [_received(each) for each in arrived]
+        arrived = self._client.ask("poll", reader=self._handle, timeout_ms=int(timeout_s * 1000))
+        return [received(each) for each in arrived]
 
 
-def _received(each: Mapping[str, Any]) -> Received:
+def sendable(records: Sequence[Record]) -> list[dict[str, Any]]:
+    return [
+        {
+            "value": _text(record.value),
+            "key": _text(record.key),
+            "headers": [[name, _text(value)] for name, value in record.headers],
+            "timestamp": record.timestamp_ms,
+            "partition": record.partition,
+        }
+        for record in records
+    ]
+
+
+def received(each: Mapping[str, Any]) -> Received:
     return Received(
         record=Record(
             value=_bytes(each["value"]),

@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from kafka.consumer.fetcher import ConsumerRecord
     from kafka.errors import KafkaError
 
-__all__ = ["INSTALLED_CODECS", "KafkaPythonClient"]
+__all__ = ["INSTALLED_CODECS", "KafkaPythonClient", "KafkaPythonReader", "refusals"]
 
 INSTALLED_CODECS = tuple(name for name in CODECS if name == "none" or getattr(kafka.codec, f"has_{name}")())
 """It compresses with other packages, which need not be there: python-snappy, lz4 and zstandard."""
@@ -58,11 +58,11 @@ class KafkaPythonClient:
             "replication_factor": replication,
             "configs": dict(config or {}),
         }
-        with _refusals():
+        with refusals():
             self.admin.create_topics({name: options}, validate_only=validate_only)
 
     def delete_topic(self, name: str) -> None:
-        with _refusals():
+        with refusals():
             self.admin.delete_topics([name])
 
     def topics(self) -> set[str]:
@@ -77,7 +77,7 @@ class KafkaPythonClient:
         return str(described["topic_id"])
 
     def create_partitions(self, topic: str, total: int) -> None:
-        with _refusals():
+        with refusals():
             self.admin.create_partitions({topic: total})
 
     def describe_config(self, topic: str) -> Mapping[str, Config]:
@@ -101,7 +101,7 @@ class KafkaPythonClient:
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> int:
         at = TopicPartition(topic, partition)
-        with _refusals():
+        with refusals():
             return int(self.admin.delete_records({at: before})[at]["low_watermark"])
 
     def cluster(self) -> Cluster:
@@ -126,7 +126,7 @@ class KafkaPythonClient:
             linger_ms=5,
         )
         try:
-            with _refusals():
+            with refusals():
                 sent = [
                     producer.send(
                         topic,
@@ -166,23 +166,23 @@ class KafkaPythonClient:
 
     def earliest(self, topic: str, partition: int = 0) -> int:
         at = TopicPartition(topic, partition)
-        with _refusals():
+        with refusals():
             return int(self._enquirer.beginning_offsets([at])[at])
 
     def latest(self, topic: str, partition: int = 0) -> int:
         at = TopicPartition(topic, partition)
-        with _refusals():
+        with refusals():
             return int(self._enquirer.end_offsets([at])[at])
 
     def offset_at(self, topic: str, timestamp_ms: int, partition: int = 0) -> int | None:
         at = TopicPartition(topic, partition)
-        with _refusals():
+        with refusals():
             found = self._enquirer.offsets_for_times({at: timestamp_ms})[at]
         return None if found is None else int(found.offset)
 
     def max_timestamp_offset(self, topic: str, partition: int = 0) -> int | None:
         at = TopicPartition(topic, partition)
-        with _refusals():
+        with refusals():
             found = self.admin.list_partition_offsets({at: OffsetSpec.MAX_TIMESTAMP})[at]
         return None if found.offset < 0 else int(found.offset)
 
@@ -196,7 +196,7 @@ class KafkaPythonReader:
         self._consumer = consumer
 
     def poll(self, timeout_s: float) -> list[Received]:
-        with _refusals():
+        with refusals():
             arrived = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
         return [_received(record) for records in arrived.values() for record in records]
 
@@ -216,7 +216,7 @@ def _received(record: ConsumerRecord) -> Received:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def refusals() -> Iterator[None]:
     try:
         yield
     except KafkaError as error:

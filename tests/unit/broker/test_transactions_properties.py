@@ -1,12 +1,12 @@
-"""Producers, zombies, timeouts, failing disks and restarts in any order, against a model that is a list of transactions.
+"""Producers, zombies, timeouts, failing disks and restarts in any order, against a simple model.
 
 A history is a list of steps `(name, a, b)`; the two numbers say who, where, which seed. Any history makes sense, so
 Hypothesis can leave out steps of one that fails until the few that matter remain. The broker is the real one on a disk
 in memory; its answers come when the disk has worked, and that is a step, too.
 
-Instances behave as clients do: one batch at a time per partition, EndTxn only when all writes are acknowledged, what the
-broker asks to repeat is repeated, and after a crash everything that was not answered is sent again. An instance that is
-told of an error that is not to be repeated does nothing more: somebody has taken its place, or the timeout has.
+Instances behave as clients do: one batch at a time per partition, EndTxn only when all writes are acknowledged, what
+the broker asks to repeat is repeated, and after a crash everything that was not answered is sent again. An instance
+that is told of an error that is not to be repeated does nothing more: somebody has taken its place, or the timeout has.
 
 What must hold, at any time and at the end:
 

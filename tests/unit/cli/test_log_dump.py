@@ -393,6 +393,58 @@ def test_a_damaged_snapshot_is_reported(dump: Dump, write: Write) -> None:
     ]
 
 
+# --- .txnindex
+
+
+def aborted(*entries: tuple[int, int, int, int], version: int = 0) -> bytes:
+    return b"".join(struct.pack(">hqqqq", version, *entry) for entry in entries)
+
+
+def test_a_list_of_aborted_transactions_shows_them(dump: Dump, write: Write) -> None:
+    assert dump(write(".txnindex", aborted((4001, 102, 104, 103), (7, 103, 110, 111)))) == Dumped(
+        0,
+        [
+            "producer 4001  aborted from offset 102, marker at 104  stable up to 103 then",
+            "producer 7  aborted from offset 103, marker at 110  stable up to 111 then",
+        ],
+        "",
+    )
+    (item,) = dump("--json", write(".txnindex", aborted((4001, 102, 104, 103)))).items
+    assert item == {
+        "type": "aborted",
+        "position": 0,
+        "version": 0,
+        "producer_id": 4001,
+        "first_offset": 102,
+        "last_offset": 104,
+        "last_stable_offset": 103,
+    }
+    assert dump(write(".txnindex", b"")) == Dumped(0, [], "")
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (aborted((7, 1, 3, 4))[:-4], "Torn tail at byte 0: 30 bytes left, and an entry has 34."),
+        (aborted((7, 1, 3, 4), (8, 2, 3, 4)), "The entry at byte 34 does not come after the one before it."),
+        (aborted((7, 3, 3, 4)), "The transaction at byte 0 ends before it begins."),
+        (aborted((7, 1, 3, 4), version=1), "The entry at byte 0 has version 1; 0 is known."),
+    ],
+    ids=["torn", "not rising", "no length", "version"],
+)
+def test_a_damaged_list_of_aborted_transactions_is_reported(
+    dump: Dump, write: Write, data: bytes, complaint: str
+) -> None:
+    found = dump(write(".txnindex", data))
+    assert (found.exit_code, found.lines[-1]) == (1, complaint)
+
+
+def test_a_batch_that_a_coordinator_wrote_has_an_offset_and_no_sequence(dump: Dump, write: Write) -> None:
+    lines = dump(write(".snapshot", snapshot((9, 1, -1, 104, 2, T0, 5, -1), (10, 2, -1, -1, 0, T0, 5, -1)))).lines
+    assert lines[1].startswith("producer 9 epoch 1  offset 102..104  ")
+    assert lines[2].startswith("producer 10 epoch 2  no batch  ")
+
+
 # --- what is not read
 
 
@@ -402,7 +454,7 @@ def test_what_cannot_be_read_is_one_sentence_on_stderr(dump: Dump, write: Write,
     later = write(".snapshot", snapshot(version=2))
     for path, sentence in (
         (missing, "could not be read: No such file or directory."),
-        (unknown, "is of a kind this command does not know; it reads .log, .index, .timeindex, .snapshot."),
+        (unknown, "is of a kind this command does not know; it reads .log, .index, .timeindex, .snapshot, .txnindex."),
         (tmp_path, "is a directory: name one of the files in it."),
         (later, "is a snapshot of version 2; this command reads version 1."),
     ):

@@ -1,7 +1,7 @@
 """A classic group in the hands of anybody: whatever members do in whatever order, some things always hold.
 
 - No decision raises anything but a protocol outcome, and every move is in the table of states.
-- A request is answered once; and nobody waits for ever: when members go silent, all are answered and the group is empty.
+- A request is answered once, and nobody waits for ever: when all members have gone silent, the group is empty.
 - Members of one generation share a protocol, and the leader is one of them.
 - The group that a restart makes of the log is one that was there.
 """

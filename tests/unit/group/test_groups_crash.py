@@ -15,6 +15,7 @@ from onceflow.errors import ErrorCode
 from onceflow.log.memory_files import SimulatedCrash
 from onceflow.wire.messages.delete_groups import DeleteGroupsRequest
 from onceflow.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
+from onceflow.wire.messages.list_groups import ListGroupsRequest
 from onceflow.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -164,6 +165,19 @@ def test_offsets_can_be_lost_only_while_nobody_was_told_of_them() -> None:
         send_commit(broker, "g", 5)
         told = committed_offset(broker, "g", "t", 0)
         assert committed_offset(broker.crashed(random.Random(seed)), "g", "t", 0) == told == 5
+
+
+def test_who_lists_groups_is_not_told_of_one_that_is_not_on_disk() -> None:
+    broker = new_broker()
+    send_commit(broker, "g", 5)
+    listing, describing = broker.send(ListGroupsRequest(), 5), broker.send(DescribeGroupsRequest(groups=["g"]), 6)
+    assert not listing.is_there
+    assert not describing.is_there
+    broker.files.sync_failures = 1
+    broker.settle()
+    assert listing.message.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert describing.message.groups[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert broker.ask(ListGroupsRequest(), 5).groups == []
 
 
 # A disk that fails

@@ -16,7 +16,7 @@ from onceflow.log.memory_files import MemoryFileSystem
 from onceflow.log.partition import Appended, PartitionLog
 from onceflow.log.validation import accept
 from onceflow.wire.batch import BatchHeader, batches, read_header
-from onceflow.wire.records import Record, build_batch
+from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_records
 
 DIRECTORY = Path("/data/events-0")
 T0 = 1_700_000_000_000
@@ -98,8 +98,26 @@ def read_all(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:
     return found
 
 
+def read_committed(log: PartitionLog, max_bytes: int = 300) -> list[Record]:
+    """What a consumer with `isolation.level=read_committed` hands out, as Java's does it (`CompletedFetch`)."""
+    found = []
+    offset = log.start_offset
+    while (part := log.slice(offset, max_bytes, committed=True)) is not None:
+        waiting = sorted(log.aborted_in(offset, part), key=lambda entry: entry.first_offset)
+        skipped: set[int] = set()
+        for header, batch in batches(part.read()):
+            while waiting and waiting[0].first_offset <= header.last_offset:
+                skipped.add(waiting.pop(0).producer_id)
+            fresh = [record for record in read_records(batch) if record.offset >= offset]
+            offset = header.last_offset + 1
+            if header.is_control:
+                if fresh and not EndTxnMarker.read(fresh[0]).commit:
+                    skipped.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in skipped):
+                found += fresh
+    return found
+
+
 def values(log: PartitionLog) -> list[bytes | None]:
     """The values of every readable record."""
-    from onceflow.wire.records import read_records
-
     return [record.value for _, batch in read_all(log) for record in read_records(batch)]

@@ -1,7 +1,6 @@
 """Compaction on a disk in memory: what stays, what goes, and that no crash, refusal or interruption changes that.
 
-`Shop` is a log with a model beside it: every record that was ever written, by offset. After anything at all happened,
-`Shop.check` says whether the log still is what compaction may make of them.
+With transactions: `test_compaction_transactions`.
 """
 
 from __future__ import annotations
@@ -11,208 +10,24 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from onceflow.clock import ManualClock
-from onceflow.config import LONG_MAX, TopicConfig
+from onceflow.config import LONG_MAX
 from onceflow.errors import StorageError
 from onceflow.log import compaction, draft
+from onceflow.log.aborted import Aborts
 from onceflow.log.compaction import Cleaner, Pace
-from onceflow.log.files import FileSystem, RealFileSystem
+from onceflow.log.files import RealFileSystem
 from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
-from onceflow.log.partition import PartitionLog
 from onceflow.log.validation import accept
-from onceflow.wire.batch import BatchHeader, batches, read_header
+from onceflow.wire.batch import batches, read_header
 from onceflow.wire.compression import Codec
-from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_records
-
-FOLDER = Path("/data/orders-0")
-DAY_MS = 86_400_000
-
-Pair = tuple[str | None, str | None]
-
-
-def settings_of(**changes: Any) -> TopicConfig:
-    values: dict[str, Any] = {"compact": True, "delete": False, "index_interval_bytes": 100}
-    values.update(min_cleanable_dirty_ratio=0.0, delete_retention_ms=DAY_MS)
-    return TopicConfig(**{**values, **changes})
-
-
-def encoded(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
-
-
-class Shop:
-    """A log, its cleaner, and all that was ever written to it."""
-
-    def __init__(self, files: FileSystem | None = None, folder: Path = FOLDER, **changes: Any) -> None:
-        self.files: Any = files or MemoryFileSystem()
-        self.folder = folder
-        self.clock = ManualClock()
-        self.config = settings_of(**changes)
-        self.written: dict[int, Record] = {}
-        self.keys_max = compaction.KEYS_MAX
-        self.sequences: dict[int, int] = {}
-        self.open()
-
-    def open(self) -> None:
-        self.log = PartitionLog(self.files, self.folder, self.config, self.clock)
-        self.cleaner = Cleaner(self.files, keys_max=self.keys_max)
-
-    def reopen(self, files: FileSystem | None = None) -> None:
-        """A new process on what the last one left."""
-        self.files = files or self.files
-        self.open()
-
-    # Writing
-
-    def write(
-        self,
-        *pairs: Pair,
-        codec: Codec = Codec.NONE,
-        producer_id: int = -1,
-        transactional: bool = False,
-        unchecked: bool = False,
-    ) -> int:
-        """One batch, on disk and acknowledged."""
-        now_ms = self.clock.now_ms()
-        records = [
-            Record(at, now_ms + at, encoded(key), encoded(value), (("n", b"%d" % at),) if at % 2 else ())
-            for at, (key, value) in enumerate(pairs)
-        ]
-        sequence = self.sequences.get(producer_id, 0) if producer_id >= 0 else -1
-        batch = bytearray(
-            build_batch(
-                records,
-                base_offset=0,
-                codec=codec,
-                producer_id=producer_id,
-                producer_epoch=0 if producer_id >= 0 else -1,
-                base_sequence=sequence,
-                transactional=transactional,
-            )
-        )
-        self.sequences[producer_id] = sequence + len(pairs)
-        config = TopicConfig() if unchecked else self.config
-        base_offset = self.append(*accept(memoryview(batch), config, now_ms))
-        stamp = now_ms if self.config.append_time else None
-        for record in records:
-            timestamp = record.timestamp if stamp is None else stamp
-            offset = base_offset + record.offset
-            self.written[offset] = record._replace(offset=offset, timestamp=timestamp)
-        return base_offset
-
-    def append(self, batch: memoryview, header: BatchHeader) -> int:
-        base_offset = self.log.append(batch, header).base_offset
-        flush = self.log.begin_flush()
-        flush.run()
-        self.log.complete_flush(flush)
-        return base_offset
-
-    def roll(self) -> None:
-        """Seal what was written and make a checkpoint, as the broker does half a second later."""
-        self.log.roll()
-        self.checkpoint()
-
-    def checkpoint(self) -> None:
-        checkpoint = self.log.begin_checkpoint()
-        if checkpoint is not None:
-            checkpoint.run()
-            self.log.complete_checkpoint(checkpoint)
-
-    def segment(self, *pairs: Pair, **options: Any) -> None:
-        """A sealed segment of one batch."""
-        self.write(*pairs, **options)
-        self.roll()
-
-    # Compacting
-
-    @property
-    def is_due(self) -> bool:
-        return bool(self.cleaner.due([self.log], self.clock.now_ms()))
-
-    def compact(self) -> None:
-        for step in self.cleaner.clean(self.log, self.clock.now_ms()):
-            step()
-
-    # Reading
-
-    def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
-        offset = self.log.start_offset
-        while data := self.log.read(offset, 200):
-            for header, batch in batches(data):
-                assert header.last_offset >= offset
-                yield header, bytes(batch)
-                offset = header.last_offset + 1
-
-    def stored(self) -> list[tuple[BatchHeader, bytes]]:
-        """All batches, also those that no reader is shown."""
-        return [(header, batch) for segment in self.log.segments for _, header, batch in segment.batches()]
-
-    def records(self) -> list[Record]:
-        return [
-            record
-            for header, batch in self.batches()
-            if not header.is_control
-            for record in read_records(batch)
-            if record.offset >= self.log.start_offset
-        ]
-
-    @property
-    def offsets(self) -> list[int]:
-        return [record.offset for record in self.records()]
-
-    def view(self) -> dict[str, str]:
-        """What a reader of the whole topic knows in the end."""
-        known: dict[str, str] = {}
-        for record in self.records():
-            assert record.key is not None
-            if record.value is None:
-                known.pop(record.key.decode(), None)
-            else:
-                known[record.key.decode()] = record.value.decode()
-        return known
-
-    def should_be_seen(self) -> dict[str, str]:
-        known: dict[str, str] = {}
-        for offset, record in self.written.items():
-            assert record.key is not None
-            known.pop(record.key.decode(), None)
-            if record.value is not None and offset >= self.log.start_offset:
-                known[record.key.decode()] = record.value.decode()
-        return known
-
-    def names(self) -> list[str]:
-        return [name for name in self.files.list(self.folder) if not name.endswith(".snapshot")]
-
-    def check(self) -> None:
-        records = self.records()
-        offsets = [record.offset for record in records]
-        assert offsets == sorted(set(offsets))
-        for record in records:
-            assert record == self.written[record.offset]
-        assert self.view() == self.should_be_seen()
-        last: dict[bytes | None, Record] = {record.key: record for record in self.written.values()}
-        for record in last.values():
-            if record.value is None and record.timestamp + self.config.delete_retention_ms > self.clock.now_ms() + 1000:
-                assert record.offset in offsets or record.offset < self.log.start_offset
-        self.check_files()
-
-    def check_files(self) -> None:
-        """Each batch is found through the index, and sound."""
-        for segment in self.log.segments:
-            for position, header, _ in segment.batches():
-                assert segment.offset_index.position_for(header.base_offset) <= position
-                assert segment.locate(header.base_offset, segment.size) == (position, header)
-                assert segment.newest[0] >= header.max_timestamp
-            assert segment.size or segment is self.log.active
-        assert [segment.base_offset for segment in self.log.segments] == self.log._bases
-
+from onceflow.wire.records import Record, build_batch, read_records
+from tests.unit.log.shop import DAY_MS, FOLDER, Pair, Shop, after_power_loss, cloned, remembered, settings_of
 
 # What stays and what goes
 
@@ -350,7 +165,7 @@ def test_more_keys_than_fit_are_cleaned_in_rounds() -> None:
 
 
 def test_nothing_above_the_noted_range_is_touched() -> None:
-    survivors = draft.Survivors({b"a": 4}, 5, 0, DAY_MS, set())
+    survivors = draft.Survivors({b"a": 4}, 5, 0, DAY_MS, set(), {}, Aborts())
     below = build_batch([Record(3, 1, b"a", b"x"), Record(4, 1, b"a", None)], base_offset=3)
     above = build_batch([Record(5, 1, b"a", None), Record(6, 1, None, b"x")], base_offset=5)
     assert [record.offset for record in read_records(survivors.of(read_header(below), below))] == [4]
@@ -406,12 +221,6 @@ def test_a_reader_is_spared_batches_without_records_unless_nothing_else_is_left(
         ((only, _),) = batches(shop.log.read(offset, 1000))
         assert only.last_offset == shop.log.end_offset - 1
     assert shop.log.read(shop.log.end_offset, 1000) == b""
-
-
-def remembered(log: PartitionLog) -> dict[int, Any]:
-    return {
-        id: (p.epoch, [(b.last_sequence, b.last_offset, b.offset_delta) for b in p.batches]) for id, p in log.producers
-    }
 
 
 @pytest.mark.parametrize("lost", ["newest", "all", "corrupt"])
@@ -502,25 +311,6 @@ def test_a_log_that_starts_inside_a_batch_is_cleaned_from_there() -> None:
         shop.compact()
         assert "b" not in shop.view()
     shop.check()
-
-
-# Transactions, as far as they go yet
-
-
-def test_control_batches_stay_and_transactional_records_push_out_nothing() -> None:
-    shop = Shop(delete_retention_ms=0)
-    shop.write(("a", "1"), ("b", "1"))
-    shop.write(("a", "2"), ("b", None), ("c", "1"), transactional=True, producer_id=5)
-    marker = EndTxnMarker(True, 0).to_record(offset=0, timestamp=1)
-    batch = build_batch([marker], base_offset=0, producer_id=6, producer_epoch=0, transactional=True, control=True)
-    shop.append(memoryview(bytearray(batch)), next(batches(batch))[0])
-    shop.segment(("c", "2"))
-    for _ in range(2):
-        shop.compact()
-        assert [(h.base_offset, h.count) for h, _ in shop.batches()] == [(0, 2), (2, 2), (5, 1), (6, 1)]
-        assert shop.offsets == [0, 1, 2, 3, 6]
-        shop.clock.advance(1)
-        shop.roll()
 
 
 # When
@@ -701,22 +491,10 @@ def furnished(segment_bytes: int = 200) -> Shop:
     return shop
 
 
-def cloned(shop: Shop) -> Shop:
-    clone = Shop.__new__(Shop)
-    clone.__dict__.update(shop.__dict__)
-    clone.reopen(shop.files.kill())
-    return clone
-
-
 def steps_of(shop: Shop, work: Callable[[], None]) -> int:
     shop.files.steps_until_crash = 10**9
     work()
     return 10**9 - int(shop.files.steps_until_crash)
-
-
-def after_power_loss(files: MemoryFileSystem, seed: int) -> MemoryFileSystem:
-    chance = random.Random(seed)
-    return files.crash(chance) if seed % 2 else files.kill().crash(chance)
 
 
 @pytest.mark.parametrize("end", ["kill", *range(8)])
@@ -852,8 +630,6 @@ def test_a_disk_that_refuses_leaves_a_log_that_reads_and_recovers(
         shop.check()
         shop.compact()
         shop.check()
-        del shop.written[max(shop.written)]
-        shop.sequences.clear()
     assert refused > 40
 
 
@@ -938,7 +714,6 @@ def test_a_crash_while_giving_up_is_no_different() -> None:
 
 def test_writes_and_checkpoints_go_on_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
     def write(shop: Shop) -> None:
-        shop.written = dict(shop.written)
         shop.segment(("a", "meanwhile"), ("new", "x"))
         shop.write(("a", "and more"))
 

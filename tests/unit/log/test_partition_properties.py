@@ -3,7 +3,9 @@
 A history is a list of steps `(name, a, b)`; the two numbers say which producer, how many bytes, which seed. Any history
 makes sense, so Hypothesis can leave out steps of one that fails until the few that matter remain. Appends, rounds of
 group commit and checkpoints that begin, run and end at different times, full disks, failing syncs, deaths after any
-byte and any step, also while the log is being opened, loss of power, clean ends.
+byte and any step, also while the log is being opened, loss of power, clean ends. Some producers write in transactions
+and one has offsets written for it by a coordinator; markers commit and abort, with and without a new epoch. What is
+open and what was aborted follows from the list of batches. (Compaction has machines of its own, in its tests.)
 
 `Machine` takes the steps and holds what must be true. Jobs for the disk run in the order in which they began and are
 settled in that order, as in `broker.group_commit`; a flush begins when the one before it has run, and if that failed,
@@ -28,11 +30,16 @@ from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
 from onceflow.log.partition import Appended, Checkpoint, Flush, PartitionLog, TimestampedOffset
 from onceflow.log.producers import REMEMBERED_BATCHES
 from onceflow.log.validation import accept
-from onceflow.wire.batch import NO_PRODUCER_ID, BatchHeader, read_header
-from onceflow.wire.records import Record, read_records
-from tests.unit.log.support import DIRECTORY, make_batch, patient, read_all
+from onceflow.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, read_header
+from onceflow.wire.records import EndTxnMarker, Record, read_records
+from tests.unit.log.support import DIRECTORY, make_batch, patient, read_all, read_committed
 
 Step = tuple[str, int, int]
+
+TRANSACTIONAL = (3, 4, 5)
+"""Producers 0 to 2 know no transactions."""
+COORDINATED = 6
+"""For this one a coordinator writes, in transactions and without sequences."""
 
 
 @dataclass
@@ -54,6 +61,18 @@ class Stored:
     @property
     def last(self) -> int:
         return self.header.last_offset
+
+    @property
+    def marker(self) -> EndTxnMarker | None:
+        return EndTxnMarker.read(self.records[0]) if self.header.is_control else None
+
+
+@dataclass
+class Transaction:
+    producer_id: int
+    batches: list[Stored]
+    end: Stored | None = None
+    """Its marker."""
 
 
 @dataclass
@@ -91,6 +110,8 @@ class Machine:
         """A flush has failed and what it covered could not be cut off yet."""
         self.in_doubt: memoryview | None = None
         """What is being appended while we may die."""
+        self.marker_in_doubt: tuple[int, int] | None = None
+        """The producer and the epoch of a marker, likewise."""
         self.log = self.open()
 
     # What must be true
@@ -114,6 +135,7 @@ class Machine:
         assert log.start_offset == self.start
         assert log.high_watermark == self.high_watermark
         assert log.end_offset == self.end or (self.takes_back and log.end_offset >= self.high_watermark)
+        assert log.last_stable_offset == self.stable
         assert log.read(log.high_watermark, 1 << 20) == b""
         for offset in (log.start_offset - 1, log.end_offset + 1):
             with pytest.raises(ProtocolError) as refused:
@@ -138,12 +160,63 @@ class Machine:
         for stamp in stamps | {stamp + 1 for stamp in stamps} | {0}:
             first = next((r for r in records if r.timestamp >= stamp), None)
             assert self.log.first_offset_at(stamp) == _found(first), f"first at {stamp}"
+            assert self.log.first_offset_at(stamp, self.stable) == _found(first, self.stable), f"stable at {stamp}"
         newest = max(records, key=lambda record: (record.timestamp, -record.offset), default=None)
         assert self.log.offset_of_newest() == _found(newest), "newest"
+        assert self.log.offset_of_newest(self.stable) == _found(newest, self.stable), "newest stable"
+        self.check_committed()
         if not self.takes_back:
             self.check_producers()
 
+    def check_committed(self) -> None:
+        """A reader of what is committed gets all of it, in order, and nothing else, in pieces of any size."""
+        aborted = {
+            batch.first
+            for transaction in self.transactions()
+            if transaction.end is not None and transaction.end.marker == EndTxnMarker(False, 0)
+            for batch in transaction.batches
+        }
+        expected = [
+            record
+            for batch in self.readable()
+            if batch.last < self.stable and batch.first not in aborted and not batch.header.is_control
+            for record in batch.records
+            if record.offset >= self.start
+        ]
+        for max_bytes in (1, 250, 1 << 20):
+            assert read_committed(self.log, max_bytes) == expected
+
+    def transactions(self) -> list[Transaction]:
+        """All there were, in the order of their beginning."""
+        found: list[Transaction] = []
+        opened: dict[int, Transaction] = {}
+        for batch in self.batches:
+            producer_id = batch.header.producer_id
+            if batch.header.is_control:
+                if producer_id in opened:
+                    opened.pop(producer_id).end = batch
+            elif batch.header.is_transactional:
+                if producer_id not in opened:
+                    opened[producer_id] = Transaction(producer_id, [])
+                    found.append(opened[producer_id])
+                opened[producer_id].batches.append(batch)
+        return found
+
+    @property
+    def stable(self) -> int:
+        """Where the first transaction begins that has no marker below the high watermark."""
+        undecided = [t for t in self.transactions() if t.end is None or t.end.last >= self.high_watermark]
+        first = min((t.batches[0].first for t in undecided), default=self.high_watermark)
+        return max(min(first, self.high_watermark), self.start)
+
+    def is_in_transaction(self, producer_id: int) -> bool:
+        return any(t.producer_id == producer_id and t.end is None for t in self.transactions())
+
     def check_producers(self) -> None:
+        opened = {t.producer_id: t.batches[0].first for t in self.transactions() if t.end is None}
+        known = {id: p.transaction_first_offset for id, p in self.log.producers if p.is_in_transaction}
+        assert known.keys() == opened.keys()
+        assert all(known[id] == first or max(known[id], first) < self.start for id, first in opened.items())
         remembered = {
             producer_id: (producer.epoch, [(b.first_sequence, b.first_offset, b.last_offset) for b in producer.batches])
             for producer_id, producer in self.log.producers
@@ -161,22 +234,28 @@ class Machine:
         """The epoch of a producer and its last five batches in it."""
         written = [batch for batch in self.batches if batch.header.producer_id == producer_id]
         epoch = written[-1].header.producer_epoch if written else -1
-        return epoch, [b for b in written if b.header.producer_epoch == epoch][-REMEMBERED_BATCHES:]
+        data = [b for b in written if b.header.producer_epoch == epoch and not b.header.is_control]
+        return epoch, data[-1:] if producer_id == COORDINATED else data[-REMEMBERED_BATCHES:]
 
-    def expected_answer(self, producer_id: int, epoch: int, sequence: int, count: int) -> Stored | ErrorCode | None:
+    def expected_answer(self, header: BatchHeader) -> Stored | ErrorCode | None:
         """The earlier batch for a repeat, a code for a refusal, None for a new batch."""
-        known, last = self.memory_of(producer_id)
-        if known == -1:
-            return None
-        if epoch < known:
+        known, last = self.memory_of(header.producer_id)
+        sequence = header.base_sequence
+        if header.producer_epoch < known:
             return ErrorCode.INVALID_PRODUCER_EPOCH
-        if epoch > known:
-            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if sequence else None
-        for batch in last:
-            if (batch.header.base_sequence, batch.header.count) == (sequence, count):
-                return batch
-        fits = sequence == last[-1].header.last_sequence + 1
-        return None if fits else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if known == -1 or sequence == NO_SEQUENCE:
+            return None
+        if header.producer_epoch > known:
+            fits = sequence == 0
+        else:
+            for batch in last:
+                if (batch.header.base_sequence, batch.header.count) == (sequence, header.count):
+                    return batch
+            fits = sequence == (last[-1].header.last_sequence + 1 if last else 0)
+        if not fits:
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        is_outside = self.is_in_transaction(header.producer_id) and not header.is_transactional
+        return ErrorCode.INVALID_TXN_STATE if is_outside else None
 
     # Appending
 
@@ -211,17 +290,85 @@ class Machine:
         if epoch > 0:
             self.append((a % 3, epoch - 1, b % 4), 1, b)
 
-    def append(self, producer: tuple[int, int, int] | None, count: int, salt: int) -> None:
+    # Transactions
+
+    def transactional(self, a: int, b: int) -> None:
+        """The next batch of a producer, in its transaction; now and then, by mistake, outside of it."""
+        producer_id = TRANSACTIONAL[a % 3]
+        epoch, last = self.memory_of(producer_id)
+        sequence = last[-1].header.last_sequence + 1 if last else 0
+        self.append((producer_id, max(epoch, 0), sequence), 1 + b % 3, b, transactional=b % 16 > 0)
+
+    def repeat_transactional(self, a: int, b: int) -> None:
+        producer_id = TRANSACTIONAL[a % 3]
+        epoch, last = self.memory_of(producer_id)
+        if last:
+            again = last[b % len(last)].header
+            self.append((producer_id, epoch, again.base_sequence), again.count, b, transactional=True)
+
+    def coordinated(self, a: int, b: int) -> None:
+        epoch, _ = self.memory_of(COORDINATED)
+        if epoch > 0 and b % 8 == 0:
+            epoch -= 1  # a zombie
+        self.append((COORDINATED, max(epoch, 0), NO_SEQUENCE), 1 + a % 2, b, transactional=True)
+
+    def commit(self, a: int, b: int) -> None:
+        self.end_transaction(a, b, commit=True)
+
+    def abort(self, a: int, b: int) -> None:
+        self.end_transaction(a, b, commit=False)
+
+    def end_transaction(self, a: int, b: int, *, commit: bool) -> None:
+        """V1 in the same epoch, V2 in the next; a retry of V2, which has the same; or one that comes too late."""
+        producer_id = (*TRANSACTIONAL, COORDINATED)[a % 4]
+        before = max(self.memory_of(producer_id)[0], 0)
+        usual = [(before, False), (before + 1, True)] * 4
+        unusual = [(before, True), (before - 1, True), (before - 1, False), (before + 1, False)]
+        epoch, bumped = [*usual, *unusual][b % 12]
+        if epoch < 0:
+            return
+        self.marker_in_doubt = (producer_id, epoch)
+        size = self.log.size
+        try:
+            answer: int | ErrorCode = self.log.append_marker(producer_id, epoch, EndTxnMarker(commit, 0), bumped=bumped)
+        except ProtocolError as refused:
+            answer = refused.code
+        except StorageError:
+            answer = ErrorCode.KAFKA_STORAGE_ERROR
+        if self.takes_back and not self.log._needs_repair:
+            self.took_back()
+            size = self.log.size
+        self.marker_in_doubt = None
+        known, _ = self.memory_of(producer_id)
+        is_late = epoch < known or (bumped and epoch == known and self.is_in_transaction(producer_id))
+        if isinstance(answer, ErrorCode):
+            expected = ErrorCode.INVALID_PRODUCER_EPOCH if is_late else ErrorCode.KAFKA_STORAGE_ERROR
+            assert answer == expected or (self.takes_back and answer == ErrorCode.KAFKA_STORAGE_ERROR)
+            assert self.takes_back or self.log.size <= size
+            return
+        assert not is_late
+        assert answer == self.end
+        *_, (_, _, written) = self.log.active.batches()
+        self.batches.append(Stored(written))
+        assert self.batches[-1].marker == EndTxnMarker(commit, 0)
+        if not self.fsync:
+            self.high_watermark = self.end
+
+    def append(
+        self, producer: tuple[int, int, int] | None, count: int, salt: int, *, transactional: bool = False
+    ) -> None:
         self.sent += 1
         stamps = [self.clock.now_ms() + (salt * 7 + at * 3) % 40 for at in range(count)]
         value = b"%d:" % self.sent + bytes(salt % 50)
-        batch = make_batch(count, producer=producer, timestamps=stamps, value=value)
-        view, header = accept(memoryview(batch), self.config, self.clock.now_ms())
+        batch = make_batch(count, producer=producer, timestamps=stamps, value=value, transactional=transactional)
+        view, header = memoryview(batch), read_header(batch)
+        if producer is None or producer[2] != NO_SEQUENCE:
+            view, header = accept(view, self.config, self.clock.now_ms())
         self.in_doubt = view
         if self.takes_back:
-            self.append_after_failed_flush(view, header, producer, count)
+            self.append_after_failed_flush(view, header)
         else:
-            expected = self.expected_answer(*producer, count) if producer is not None else None
+            expected = self.expected_answer(header) if producer is not None else None
             size = self.log.size
             answer = self.try_append(view, header)
             if answer is None or isinstance(answer, ErrorCode):
@@ -240,15 +387,13 @@ class Machine:
         except StorageError:
             return None
 
-    def append_after_failed_flush(
-        self, view: memoryview, header: BatchHeader, producer: tuple[int, int, int] | None, count: int
-    ) -> None:
+    def append_after_failed_flush(self, view: memoryview, header: BatchHeader) -> None:
         """Either the disk still refuses and nothing moves, or the log goes back to the high watermark first."""
         answer = self.try_append(view, header)
         if answer is None and self.log._needs_repair:
             return
         self.took_back()
-        expected = self.expected_answer(*producer, count) if producer is not None else None
+        expected = self.expected_answer(header) if header.producer_id != NO_PRODUCER_ID else None
         if answer is None or isinstance(answer, ErrorCode):
             assert answer == expected
         else:
@@ -440,6 +585,7 @@ class Machine:
             if log.start_offset <= base < log.end_offset and log.read(base, 1) == bytes(self.in_doubt):
                 self.batches = [batch for batch in self.batches if batch.last < base] + [Stored(bytes(self.in_doubt))]
             self.in_doubt = None
+        self.find_marker_in_doubt()
         certain_start, tried_start = self.possible_starts
         assert certain_start <= log.start_offset <= tried_start
         self.start = log.start_offset
@@ -451,6 +597,14 @@ class Machine:
         else:  # without `fsync`, loss of power may make holes before the log start, where nobody sees them
             known = {header.base_offset for segment in log.segments for _, header in segment.headers(0)}
             known |= {batch.first_offset for _, producer in log.producers for batch in producer.batches}
+            # Markers that only the snapshot knows of.
+            known |= {
+                batch.first
+                for batch in self.batches
+                if batch.header.is_control
+                and batch.first < log.recovered.checkpoint
+                and log.producers.get(batch.header.producer_id)
+            }
             self.batches = [batch for batch in self.batches if batch.first in known]
         assert log.end_offset == self.end
         self.high_watermark = log.end_offset
@@ -459,9 +613,26 @@ class Machine:
         assert log.recovered.scanned_bytes <= above
         self.check_all()
 
+    def find_marker_in_doubt(self) -> None:
+        """It was written at the end, or at the high watermark if what was above had to be taken back first."""
+        if self.marker_in_doubt is None:
+            return
+        producer_id, epoch = self.marker_in_doubt
+        self.marker_in_doubt = None
+        for base in (self.high_watermark, self.end):
+            if not self.log.start_offset <= base < self.log.end_offset:
+                continue
+            found = Stored(self.log.read(base, 1))
+            is_ours = found.header.is_control and found.header[9:11] == (producer_id, epoch)
+            if is_ours and all(batch.data != found.data for batch in self.batches):
+                self.batches = [batch for batch in self.batches if batch.last < base] + [found]
+                return
 
-def _found(record: Record | None) -> TimestampedOffset:
-    return TimestampedOffset(-1, -1) if record is None else TimestampedOffset(record.timestamp, record.offset)
+
+def _found(record: Record | None, limit: int | None = None) -> TimestampedOffset:
+    if record is None or (limit is not None and record.offset >= limit):
+        return TimestampedOffset(-1, -1)
+    return TimestampedOffset(record.timestamp, record.offset)
 
 
 WEIGHTS = {
@@ -471,6 +642,11 @@ WEIGHTS = {
     "gap": 1,
     "new_epoch": 2,
     "old_epoch": 1,
+    "transactional": 8,
+    "repeat_transactional": 1,
+    "coordinated": 2,
+    "commit": 4,
+    "abort": 4,
     "flush": 4,
     "begin_flush": 4,
     "begin_checkpoint": 3,

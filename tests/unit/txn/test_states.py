@@ -15,7 +15,7 @@ def test_every_state_has_a_row() -> None:
 
 
 def test_states_are_entered_from_where_kafka_enters_them() -> None:
-    assert ENTERED_FROM == {
+    assert {
         S.EMPTY: {S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT},
         S.ONGOING: {S.ONGOING, S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT},
         S.PREPARE_COMMIT: {S.ONGOING},
@@ -24,7 +24,7 @@ def test_states_are_entered_from_where_kafka_enters_them() -> None:
         S.COMPLETE_ABORT: {S.PREPARE_ABORT},
         S.PREPARE_EPOCH_FENCE: {S.ONGOING},
         S.DEAD: {S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT},
-    }
+    } == ENTERED_FROM
 
 
 @pytest.mark.parametrize("prepared", [S.PREPARE_COMMIT, S.PREPARE_ABORT])

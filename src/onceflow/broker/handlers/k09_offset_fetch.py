@@ -9,9 +9,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
-from onceflow.broker.deferred import Answer, Deferred
+from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.topics import Topic
@@ -39,7 +39,15 @@ NOTHING_COMMITTED = -1
 def handle(node: Node, context: Context, request: OffsetFetchRequest) -> Message | Deferred:
     asked = request.groups if context.version >= BATCHED_FROM_VERSION else [_as_group(request)]
     answers = [_fetch(node, context.version, group, request.require_stable) for group in asked]
-    return _when_durable(node, asked, answers, lambda: _answer(context.version, asked, answers))
+    # What was read may have been committed a moment ago: nobody is told before it is on disk.
+    indexes = {at: node.groups.index_of(each.group_id) for at, each in enumerate(answers) if not each.error_code}
+
+    def finish(errors: Mapping[int, ErrorCode]) -> Message:
+        for at, index in indexes.items():
+            answers[at].error_code = errors.get(index, ErrorCode.NONE)
+        return _answer(context.version, asked, answers)
+
+    return node.groups.answer_from(set(indexes.values()), finish)
 
 
 def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
@@ -118,36 +126,6 @@ def _nothing(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchRe
     return OffsetFetchResponsePartitions(
         partition_index=partition, committed_offset=NOTHING_COMMITTED, metadata="", error_code=error
     )
-
-
-def _when_durable(
-    node: Node,
-    asked: list[OffsetFetchRequestGroup],
-    answers: list[OffsetFetchResponseGroup],
-    finish: Callable[[], Message],
-) -> Message | Deferred:
-    """What was read may have been committed a moment ago: nobody is told before it is on disk."""
-    indexes: dict[int, list[OffsetFetchResponseGroup]] = {}
-    for group, answer in zip(asked, answers, strict=True):
-        if not answer.error_code:
-            indexes.setdefault(node.groups.index_of(group.group_id), []).append(answer)
-    left = len(indexes)
-    deferred = Deferred()
-
-    def on_disk(of_partition: list[OffsetFetchResponseGroup], error: ErrorCode) -> None:
-        nonlocal left
-        left -= 1
-        if error:
-            for answer in of_partition:
-                answer.error_code = error
-        if left == 0:
-            deferred.resolve(Answer(finish()))
-
-    if not indexes:
-        return finish()
-    for index, of_partition in indexes.items():
-        node.groups.log.when_durable(index, lambda error, them=of_partition: on_disk(them, error))  # type: ignore[misc]
-    return deferred
 
 
 def _answer(

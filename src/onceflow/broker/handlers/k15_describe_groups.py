@@ -6,6 +6,9 @@ A group that does not exist, or is a consumer group (those have an API of their 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
@@ -17,19 +20,32 @@ from onceflow.wire.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from onceflow.wire.schema import Message
 
 NOT_FOUND_FROM_VERSION = 6
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Read, delete, describe, describe configs, alter configs: without access control everybody may do everything."""
 
 
-def handle(node: Node, context: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+def handle(node: Node, context: Context, request: DescribeGroupsRequest) -> Message | Deferred:
     described = [_describe(node, context.version, group_id) for group_id in request.groups]
     if request.include_authorized_operations:
         for group in described:
             if not group.error_code:
                 group.authorized_operations = ALL_OPERATIONS
-    return DescribeGroupsResponse(groups=described)
+
+    def finish(errors: Mapping[int, ErrorCode]) -> Message:
+        shown = (
+            described if not errors else [_taken_back(group_id, min(errors.values())) for group_id in request.groups]
+        )
+        return DescribeGroupsResponse(groups=shown)
+
+    return node.groups.answer_from(set(range(len(node.groups.coordinators))), finish)
+
+
+def _taken_back(group_id: str, error: ErrorCode) -> DescribedGroup:
+    """What was seen of a group may never have been."""
+    return DescribedGroup(group_id=group_id, error_code=error)
 
 
 def _describe(node: Node, version: int, group_id: str) -> DescribedGroup:

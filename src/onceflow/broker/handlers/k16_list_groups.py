@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
+from onceflow.errors import ErrorCode
 from onceflow.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from onceflow.wire.schema import Message
 
 
-def handle(node: Node, context: Context, request: ListGroupsRequest) -> ListGroupsResponse:
-    return ListGroupsResponse(
-        groups=[
-            ListedGroup(
-                group_id=group.id,
-                protocol_type=group.protocol_type,
-                group_state=group.state_name,
-                group_type=group.type.value,
-            )
-            for coordinator in node.groups.coordinators
-            for group in coordinator.listed(request.states_filter, request.types_filter)
-        ]
-    )
+def handle(node: Node, context: Context, request: ListGroupsRequest) -> Message | Deferred:
+    coordinators = node.groups.coordinators
+    groups = [
+        ListedGroup(
+            group_id=group.id,
+            protocol_type=group.protocol_type,
+            group_state=group.state_name,
+            group_type=group.type.value,
+        )
+        for coordinator in coordinators
+        for group in coordinator.listed(request.states_filter, request.types_filter)
+    ]
+
+    def finish(errors: Mapping[int, ErrorCode]) -> Message:
+        return ListGroupsResponse(error_code=min(errors.values())) if errors else ListGroupsResponse(groups=groups)
+
+    return node.groups.answer_from(set(range(len(coordinators))), finish)

@@ -13,6 +13,7 @@ from typing import Final
 from onceflow.broker.handlers import Context
 from onceflow.broker.handlers.k32_describe_configs import topic_settings
 from onceflow.broker.node import Node
+from onceflow.broker.topics import INTERNAL_TOPICS
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
 from onceflow.wire.messages.create_topics import (
     CreatableTopic,
@@ -43,6 +44,8 @@ def handle(node: Node, context: Context, request: CreateTopicsRequest) -> Create
 
 
 def _create(node: Node, asked: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+    if asked.name in INTERNAL_TOPICS:
+        raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{asked.name} is made by the broker when it is needed.")
     partitions = _partitions(node, asked)
     overrides = {config.name: config.value for config in asked.configs}
     node.topics.check_new(asked.name, partitions, overrides)

@@ -30,6 +30,7 @@ def _delete(node: Node, name: str | None, id: uuid.UUID | None) -> DeletableTopi
             raise ProtocolError(code, "This server does not host this topic.")
         if not node.config["delete.topic.enable"]:
             raise ProtocolError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false.")
+        topic.check_not_internal()
         node.topics.delete(topic)
         result.name, result.topic_id = topic.name, topic.id
     except ProtocolError as error:

@@ -36,6 +36,7 @@ def _delete(topic: Topic | None, entry: DeleteRecordsPartition) -> DeleteRecords
     try:
         if topic is None or not 0 <= entry.partition_index < len(topic.partitions):
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        topic.check_not_internal()
         log = topic.partitions[entry.partition_index].log
         if not log.config.delete:
             raise ProtocolError(

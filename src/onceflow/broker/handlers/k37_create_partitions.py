@@ -31,6 +31,7 @@ def _grow(
         if named_twice:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "One request names this topic more than once.")
         topic = node.topics.named(asked.name)
+        topic.check_not_internal()
         present = len(topic.partitions)
         if not present < asked.count <= PARTITIONS_MAX:
             raise ProtocolError(

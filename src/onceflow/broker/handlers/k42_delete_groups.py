@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
 
-from onceflow.broker.deferred import Answer, Deferred
+from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from onceflow.wire.schema import Message
 
 
-def handle(node: Node, context: Context, request: DeleteGroupsRequest) -> Deferred:
+def handle(node: Node, context: Context, request: DeleteGroupsRequest) -> Message | Deferred:
     results = [DeletableGroupResult(group_id=group_id) for group_id in dict.fromkeys(request.groups_names)]
-    deferred = Deferred()
-    left = len(results)
-
-    def done(result: DeletableGroupResult, error: ErrorCode) -> None:
-        nonlocal left
-        left -= 1
-        result.error_code = error
-        if not left:
-            deferred.resolve(Answer(DeleteGroupsResponse(results=results)))
-
-    for result in results:
+    indexes: dict[int, int] = {}
+    for at, result in enumerate(results):
         try:
             index = node.groups.index_of(result.group_id)
             node.groups.write(index, node.groups.coordinators[index].delete_group(result.group_id))
+            indexes[at] = index
         except ProtocolError as error:
-            done(result, error.code)
-        else:
-            node.groups.log.when_durable(index, partial(done, result))
-    if not results:
-        deferred.resolve(Answer(DeleteGroupsResponse()))
-    return deferred
+            result.error_code = error.code
+
+    def finish(errors: Mapping[int, ErrorCode]) -> Message:
+        for at, index in indexes.items():
+            results[at].error_code = errors.get(index, ErrorCode.NONE)
+        return DeleteGroupsResponse(results=results)
+
+    return node.groups.answer_from(set(indexes.values()), finish)

@@ -2,7 +2,8 @@
  * The Java clients of Apache Kafka, driven from Python: one JSON request per line on standard input, one JSON answer per line on
  * standard output, {"ok": result} or {"error": wire code, "message": text}. One JVM serves a whole test session.
  *
- * Run as a single source file: java -cp <Kafka's jars> Bridge.java <bootstrap>. The Python side is tests/support/clients/java.py.
+ * Here are topics, records and tools; producers with transactions are in Transactions.java, consumers with a group in Members.java and
+ * what an administrator does to groups in Groups.java. The Python side is tests/support/clients/java.py and coordinated/java.py.
  */
 
 import com.fasterxml.jackson.databind.JsonNode;
@@ -41,6 +42,8 @@ import org.apache.kafka.clients.admin.ProducerState;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.clients.consumer.CloseOptions;
+import org.apache.kafka.clients.consumer.CommitFailedException;
+import org.apache.kafka.clients.consumer.Consumer;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
@@ -64,12 +67,18 @@ public final class Bridge {
 
     private final String bootstrap;
     private final Admin admin;
+    private final Members members;
+    private final Transactions transactions;
+    private final Groups groups;
     private final Map<Integer, KafkaConsumer<byte[], byte[]>> readers = new HashMap<>();
     private int lastReader = 0;
 
     private Bridge(String bootstrap) {
         this.bootstrap = bootstrap;
         this.admin = Admin.create(Map.of("bootstrap.servers", bootstrap, "default.api.timeout.ms", 15_000, "request.timeout.ms", 10_000));
+        this.members = new Members(bootstrap);
+        this.transactions = new Transactions(bootstrap, members);
+        this.groups = new Groups(admin);
     }
 
     public static void main(String[] args) throws Exception {
@@ -83,6 +92,8 @@ public final class Bridge {
             answers.flush();
         }
         bridge.readers.values().forEach(KafkaConsumer::close);
+        bridge.transactions.close();
+        bridge.members.close();
         bridge.admin.close(Duration.ofSeconds(5));
     }
 
@@ -95,15 +106,38 @@ public final class Bridge {
             while ((cause instanceof ExecutionException || cause instanceof CompletionException) && cause.getCause() != null) {
                 cause = cause.getCause();
             }
-            // The consumer has its own exception for this one, which no code is registered for.
-            Errors code = cause instanceof OffsetOutOfRangeException ? Errors.OFFSET_OUT_OF_RANGE : Errors.forException(cause);
-            answer.put("error", code.code());
+            answer.put("error", code(cause).code());
             answer.put("message", cause.toString());
         }
         return answer;
     }
 
+    /** The clients have exceptions of their own for some codes, which no code is registered for. */
+    private static Errors code(Throwable error) {
+        if (error instanceof OffsetOutOfRangeException) {
+            return Errors.OFFSET_OUT_OF_RANGE;
+        }
+        if (error instanceof CommitFailedException) {
+            return Errors.UNKNOWN_MEMBER_ID;
+        }
+        return Errors.forException(error);
+    }
+
     private Object perform(JsonNode request) throws Exception {
+        String[] operation = request.get("op").asText().split("\\.");
+        switch (operation[0]) {
+            case "transaction":
+                return transactions.perform(operation[1], request);
+            case "member":
+                return members.perform(operation[1], request);
+            case "group":
+                return groups.perform(operation[1], request);
+            default:
+                return performOnTopics(request);
+        }
+    }
+
+    private Object performOnTopics(JsonNode request) throws Exception {
         String topic = request.path("topic").asText();
         TopicPartition at = new TopicPartition(topic, request.path("partition").asInt(0));
         switch (request.get("op").asText()) {
@@ -148,7 +182,7 @@ public final class Bridge {
             case "offset_at":
                 return offsetAt(at, request.get("timestamp").asLong());
             case "watermarks":
-                try (KafkaConsumer<byte[], byte[]> consumer = consumer(500)) {
+                try (KafkaConsumer<byte[], byte[]> consumer = consumer(500, "read_uncommitted")) {
                     return List.of(consumer.beginningOffsets(List.of(at)).get(at), consumer.endOffsets(List.of(at)).get(at));
                 }
             case "describe_producers":
@@ -236,7 +270,7 @@ public final class Bridge {
         return offsets;
     }
 
-    private static ProducerRecord<byte[], byte[]> producerRecord(String topic, JsonNode record) {
+    static ProducerRecord<byte[], byte[]> producerRecord(String topic, JsonNode record) {
         List<Header> headers = new ArrayList<>();
         for (JsonNode header : record.get("headers")) {
             headers.add(new RecordHeader(header.get(0).asText(), bytes(header.get(1))));
@@ -247,7 +281,8 @@ public final class Bridge {
     }
 
     private Object openReader(TopicPartition at, JsonNode request) {
-        KafkaConsumer<byte[], byte[]> reader = consumer(request.get("max_wait_ms").asInt());
+        String isolation = request.path("isolation").asText("read_uncommitted");
+        KafkaConsumer<byte[], byte[]> reader = consumer(request.get("max_wait_ms").asInt(), isolation);
         reader.assign(List.of(at));
         reader.seek(at, request.get("offset").asLong());
         readers.put(++lastReader, reader);
@@ -255,7 +290,10 @@ public final class Bridge {
     }
 
     private Object poll(JsonNode request) {
-        KafkaConsumer<byte[], byte[]> reader = readers.get(request.get("reader").asInt());
+        return poll(readers.get(request.get("reader").asInt()), request);
+    }
+
+    static Object poll(Consumer<byte[], byte[]> reader, JsonNode request) {
         List<Object> received = new ArrayList<>();
         for (ConsumerRecord<byte[], byte[]> record : reader.poll(Duration.ofMillis(request.get("timeout_ms").asLong()))) {
             Map<String, Object> each = new HashMap<>();
@@ -278,12 +316,13 @@ public final class Bridge {
         return received;
     }
 
-    private KafkaConsumer<byte[], byte[]> consumer(int maxWaitMs) {
+    private KafkaConsumer<byte[], byte[]> consumer(int maxWaitMs, String isolation) {
         Map<String, Object> settings = new HashMap<>();
         settings.put("bootstrap.servers", bootstrap);
         settings.put("enable.auto.commit", false);
         settings.put("auto.offset.reset", "none");
         settings.put("fetch.max.wait.ms", maxWaitMs);
+        settings.put("isolation.level", isolation);
         settings.put("default.api.timeout.ms", 15_000);
         return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
@@ -306,7 +345,7 @@ public final class Bridge {
     }
 
     private Object offsetAt(TopicPartition at, long timestamp) {
-        try (KafkaConsumer<byte[], byte[]> consumer = consumer(500)) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(500, "read_uncommitted")) {
             OffsetAndTimestamp found = consumer.offsetsForTimes(Map.of(at, timestamp)).get(at);
             return found == null ? null : found.offset();
         }

@@ -1,0 +1,209 @@
+"""Kafka's own command line tools for transactions and groups, as an administrator runs them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.conformance.conftest import RunningBroker
+from tests.conformance.scenarios import numbered, values
+from tests.conformance.transaction_scenarios import Coordinated, Join, NewTopic, StartProducer, committed
+from tests.support.clients.coordinated import Membership
+from tests.support.clients.coordinated.java import CoordinatedJavaClient
+from tests.support.waiting import eventually
+
+Tool = Callable[..., str]
+
+CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+ALL_GROUPS = "org.apache.kafka.tools.GroupsCommand"
+OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+
+
+def table(printed: str) -> list[dict[str, str]]:
+    """The rows of a table with its headings in the first line that is not empty; columns are apart by blanks."""
+    lines = [line.split() for line in printed.splitlines() if line.strip()]
+    return [dict(zip(lines[0], line, strict=False)) for line in lines[1:]]
+
+
+class TestTools(Coordinated):
+    @pytest.fixture
+    def client(self, java: CoordinatedJavaClient) -> CoordinatedJavaClient:
+        return java
+
+    @pytest.fixture
+    def tool(self, client: CoordinatedJavaClient, broker: RunningBroker) -> Tool:
+        """Runs a tool against the broker and returns what it prints."""
+        return lambda main_class, *arguments, feed="": client.tool(
+            main_class, "--bootstrap-server", broker.bootstrap, *arguments, feed=feed
+        )
+
+    # --- transactions
+
+    def test_an_open_transaction_is_listed_and_described(
+        self, tool: Tool, start_producer: StartProducer, new_topic: NewTopic, new_name: Callable[[], str]
+    ) -> None:
+        name, topic = new_name(), new_topic(partitions=2)
+        producer = start_producer(name, timeout_ms=50_000)
+        producer.begin()
+        for partition in (0, 1):
+            producer.send(topic, values("open", partition=partition))
+        [listed] = [row for row in table(tool(TRANSACTIONS, "list")) if row["TransactionalId"] == name]
+        assert listed["TransactionState"] == "Ongoing"
+        [described] = table(tool(TRANSACTIONS, "describe", "--transactional-id", name))
+        assert described["ProducerId"] == listed["ProducerId"]
+        assert (described["TransactionState"], described["TransactionTimeoutMs"]) == ("Ongoing", "50000")
+        assert set(described["TopicPartitions"].split(",")) == {f"{topic}-0", f"{topic}-1"}
+        [active] = table(tool(TRANSACTIONS, "describe-producers", "--topic", topic, "--partition", "1"))
+        assert (active["ProducerId"], active["CurrentTransactionStartOffset"]) == (described["ProducerId"], "0")
+        producer.commit()
+        eventually(lambda: _state(tool, name) == "CompleteCommit", "the transaction is over")
+        [idle] = table(tool(TRANSACTIONS, "describe-producers", "--topic", topic, "--partition", "1"))
+        assert idle["CurrentTransactionStartOffset"] == "None"
+
+    def test_no_transaction_hangs(
+        self, tool: Tool, start_producer: StartProducer, topic: str, broker: RunningBroker
+    ) -> None:
+        """Open is not hanging: only where no coordinator knows of a transaction it will never end."""
+        producer = start_producer()
+        producer.begin()
+        producer.send(topic, values("open"))
+        found = tool(TRANSACTIONS, "find-hanging", "--topic", topic, "--max-transaction-timeout", "0")
+        assert table(found) == []
+        producer.abort()
+
+    def test_a_transaction_can_be_aborted_by_its_start_offset(
+        self, tool: Tool, client: CoordinatedJavaClient, start_producer: StartProducer, topic: str
+    ) -> None:
+        producer = start_producer()
+        producer.begin()
+        producer.send(topic, values("stuck"))
+        client.produce(topic, values("behind"))
+        tool(TRANSACTIONS, "abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
+        assert committed(client, topic, 1) == ["behind"]
+
+    def test_older_instances_can_be_fenced(
+        self,
+        tool: Tool,
+        client: CoordinatedJavaClient,
+        start_producer: StartProducer,
+        topic: str,
+        new_name: Callable[[], str],
+    ) -> None:
+        name = new_name()
+        producer = start_producer(name)
+        producer.begin()
+        producer.send(topic, values("orphaned"))
+        tool(TRANSACTIONS, "forceTerminateTransaction", "--transactionalId", name)
+        # A newer instance came and took over, which is how the tool does it.
+        eventually(lambda: _state(tool, name) == "Empty", "the transaction is over")
+        client.produce(topic, values("behind"))
+        assert committed(client, topic, 1) == ["behind"]
+
+    def test_the_console_consumer_reads_committed_records_only(
+        self, tool: Tool, start_producer: StartProducer, client: CoordinatedJavaClient, topic: str
+    ) -> None:
+        producer = start_producer()
+        producer.begin()
+        producer.send(topic, values("aborted"))
+        producer.abort()
+        tool(CONSOLE_PRODUCER, "--topic", topic, feed="committed\n")
+        for isolation, expected in (("read_committed", ["committed"]), ("read_uncommitted", ["aborted", "committed"])):
+            printed = tool(
+                CONSOLE_CONSUMER,
+                *("--topic", topic, "--from-beginning", "--isolation-level", isolation),
+                *("--max-messages", str(len(expected)), "--timeout-ms", "15000"),
+            )
+            assert printed.split() == expected
+
+    def test_the_performance_tool_writes_in_transactions(
+        self, tool: Tool, client: CoordinatedJavaClient, topic: str, new_name: Callable[[], str]
+    ) -> None:
+        printed = tool(
+            PRODUCER_PERFORMANCE,
+            *("--topic", topic, "--num-records", "2000", "--record-size", "100", "--throughput", "-1"),
+            *("--transactional-id", new_name(), "--transaction-duration-ms", "50"),
+        )
+        assert "2000 records sent" in printed
+        assert len(committed(client, topic, 2000)) == 2000
+        assert client.latest(topic) > 2000
+
+    # --- groups
+
+    def test_the_console_consumer_goes_on_where_its_group_was(
+        self, tool: Tool, client: CoordinatedJavaClient, topic: str, new_name: Callable[[], str]
+    ) -> None:
+        group = new_name()
+        client.produce(topic, numbered(6))
+        for expected in (["0", "1", "2", "3"], ["4", "5"]):
+            printed = tool(
+                CONSOLE_CONSUMER,
+                *("--topic", topic, "--group", group, "--from-beginning"),
+                *("--max-messages", str(len(expected)), "--timeout-ms", "15000"),
+            )
+            assert printed.split() == expected
+        assert client.group_offsets(group) == {(topic, 0): 6}
+
+    @pytest.mark.parametrize("protocol", ["classic", "consumer"])
+    def test_a_group_is_listed_and_described(
+        self,
+        tool: Tool,
+        client: CoordinatedJavaClient,
+        join: Join,
+        new_topic: NewTopic,
+        new_name: Callable[[], str],
+        protocol: str,
+    ) -> None:
+        group, topic = new_name(), new_topic(partitions=2)
+        client.produce(topic, numbered(10))
+        member = join(group, topic, membership=Membership(protocol=protocol))
+        eventually(lambda: client.poll_each([member]) and len(member.assignment()) == 2, "it has all partitions")
+        member.commit({(topic, 0): 4})
+
+        assert group in tool(GROUPS, "--list").split()
+        [listed] = [row for row in table(tool(ALL_GROUPS, "--list")) if row["GROUP"] == group]
+        assert (listed["TYPE"].lower(), listed["PROTOCOL"]) == (protocol, "consumer")
+        rows = {row["PARTITION"]: row for row in table(tool(GROUPS, "--describe", "--group", group))}
+        assert (rows["0"]["CURRENT-OFFSET"], rows["0"]["LOG-END-OFFSET"], rows["0"]["LAG"]) == ("4", "10", "6")
+        assert (rows["1"]["CURRENT-OFFSET"], rows["1"]["LOG-END-OFFSET"]) == ("-", "0")
+        [described] = table(tool(GROUPS, "--describe", "--group", group, "--members"))
+        assert (described["GROUP"], described["#PARTITIONS"]) == (group, "2")
+        state = tool(GROUPS, "--describe", "--group", group, "--state")
+        assert re.search(rf"{group}\s+\S+:\d+\s+\(1\)\s+range\s+Stable\s+1\b", state), state
+
+    def test_offsets_are_reset_deleted_and_the_group_with_them(
+        self, tool: Tool, client: CoordinatedJavaClient, new_topic: NewTopic, new_name: Callable[[], str]
+    ) -> None:
+        group, topic, other = new_name(), new_topic(), new_topic()
+        client.produce(topic, numbered(10))
+        client.alter_group_offsets(group, {(topic, 0): 9, (other, 0): 0})
+        about = ("--group", group, "--topic", topic)
+        for target, offset in ((("--to-earliest",), 0), (("--to-latest",), 10), (("--shift-by", "-3"), 7)):
+            tool(GROUPS, *about, "--reset-offsets", *target, "--execute")
+            assert client.group_offsets(group) == {(topic, 0): offset, (other, 0): 0}
+        tool(GROUPS, "--delete-offsets", *about)
+        assert client.group_offsets(group) == {(other, 0): 0}
+        printed = tool(GROUPS, "--delete", "--group", group)
+        assert "was successful" in printed
+        assert group not in client.groups()
+
+    def test_the_internal_topics_can_be_looked_at(
+        self, tool: Tool, client: CoordinatedJavaClient, start_producer: StartProducer, topic: str, join: Join
+    ) -> None:
+        producer = start_producer()
+        producer.begin()
+        producer.send(topic, values("in a transaction"))
+        producer.commit()
+        printed = tool(OFFSETS, "--topic-partitions", "__transaction_state")
+        assert sum(int(line.rpartition(":")[2]) for line in printed.split()) > 0
+
+
+def _state(tool: Tool, name: str) -> str:
+    [described] = table(tool(TRANSACTIONS, "describe", "--transactional-id", name))
+    return described["TransactionState"]

@@ -1,0 +1,72 @@
+"""The coordinators' own topics: clients may read and describe them, and change nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from onceflow.errors import ErrorCode
+from onceflow.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from onceflow.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from onceflow.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from onceflow.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from onceflow.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.support.memory_broker import MemoryBroker
+from tests.support.memory_transactions import MemoryProducer, committed_offset, create_topic
+from tests.support.raw import batch, produce_request
+
+INTERNAL = ("__consumer_offsets", "__transaction_state")
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    """One on which both topics are in use."""
+    broker = MemoryBroker()
+    create_topic(broker, "t")
+    producer = MemoryProducer(broker, "app").init()
+    producer.send_offset("group", "t", 0, 5)
+    broker.settle()
+    producer.send_end(commit=True)
+    broker.settle()
+    return broker
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_what_would_take_state_away_is_refused(broker: MemoryBroker, name: str) -> None:
+    [deleted] = broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=1000), 6).responses
+    grow = CreatePartitionsTopic(name=name, count=7)
+    [grown] = broker.ask(CreatePartitionsRequest(topics=[grow], timeout_ms=1000), 3).results
+    cut = DeleteRecordsTopic(name=name, partitions=[DeleteRecordsPartition(partition_index=0, offset=-1)])
+    [[emptied]] = [each.partitions for each in broker.ask(DeleteRecordsRequest(topics=[cut], timeout_ms=9), 2).topics]
+    assert [each.error_code for each in (deleted, grown, emptied)] == [ErrorCode.POLICY_VIOLATION] * 3
+    assert committed_offset(broker, "group", "t", 0) == 5
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_clients_do_not_write_to_them(broker: MemoryBroker, name: str) -> None:
+    request = produce_request(name, batch("v", timestamps=[broker.clock.now_ms()], key=b"k"))
+    [[answer]] = [each.partition_responses for each in broker.ask(request, 9).responses]
+    assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_clients_do_not_make_them(name: str) -> None:
+    broker = MemoryBroker()
+    topic = CreatableTopic(name=name, num_partitions=3, replication_factor=1)
+    [result] = broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7).topics
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_asking_for_them_makes_them_as_they_should_be() -> None:
+    broker = MemoryBroker(settings={"offsets.topic.num.partitions": "3"})
+    asked = [MetadataRequestTopic(name=name) for name in INTERNAL]
+    answer = broker.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=True), 9)
+    assert {topic.name: len(topic.partitions) for topic in answer.topics} == dict(zip(INTERNAL, (3, 1), strict=True))
+    assert all(topic.is_internal for topic in answer.topics)
+    create_topic(broker, "t")
+    producer = MemoryProducer(broker, "app").init()
+    producer.send_offset("group", "t", 0, 5)
+    broker.settle()
+    producer.send_end(commit=True)
+    broker.settle()
+    assert committed_offset(broker, "group", "t", 0) == 5
+    assert committed_offset(broker.killed(), "group", "t", 0) == 5
