@@ -1,7 +1,7 @@
 """Transactions and `kill -9`: at every write and every sync of a commit and of an abort, and at random under load.
 
-The matrix in memory (`tests/unit/broker/test_transactions_crash.py`) has more corners; here are the real files, the real
-process and its real death. Each death is followed by a restart on the same data, and the next one comes on top of it.
+The matrix in memory (`tests/unit/broker/test_transactions_crash.py`) has more corners; here are the real files, the
+real process and its real death. Each death is followed by a restart on the same data, and the next comes on top of it.
 """
 
 from __future__ import annotations

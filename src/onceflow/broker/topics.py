@@ -46,11 +46,8 @@ class Topic:
         self.name = name
         self.id = id
         self.overrides = dict(overrides)
+        self.is_internal = name in INTERNAL_TOPICS
         self.partitions: list[Partition] = []
-
-    @property
-    def is_internal(self) -> bool:
-        return self.name in INTERNAL_TOPICS
 
     def check_not_internal(self) -> None:
         """Raise for what would take the coordinators' state away from under them."""
