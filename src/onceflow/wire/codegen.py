@@ -8,7 +8,8 @@ Invariants of the readers:
 
 - A length is compared with the bytes left before anything is allocated for it, and an array's count with
   the bytes left divided by the least size of an element. That is never zero: `compile_reader` refuses such
-  a schema.
+  a schema. An array of more than `ARRAY_LENGTH_MAX` elements is refused whatever there is room for: small
+  elements become large objects, and each has to be dealt with.
 - A slice never stands for a check, for slicing past the end shortens silently. Reading a byte or a `struct`
   past the end raises IndexError or struct.error; `codec` turns these into the message that the input is cut
   short.
@@ -203,6 +204,8 @@ def _read_value(source: _Source, cls: type[Message], field: Field, version: int,
             raise TypeError(f"{what} version {version} has elements without any bytes")
         _read_length(source, "int32", flexible)
         with _null_or_length(source, target, what, nullable, least):
+            with source.block(f"if n > {primitives.ARRAY_LENGTH_MAX}:"):
+                source.add(f"refuse_many({what}, n)")
             _read_array(source, target, what, field.kind, version, flexible)
     elif not isinstance(field.kind, str):
         read = source.name(compile_reader(field.kind, version), "read")

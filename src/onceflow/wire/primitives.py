@@ -12,15 +12,25 @@ from onceflow.errors import MalformedMessage
 from onceflow.wire.schema import Buffer
 
 __all__ = [
+    "ARRAY_LENGTH_MAX",
     "ZERO_UUID",
     "read_varint",
     "refuse",
+    "refuse_many",
     "refuse_null",
     "refuse_tag",
     "skip_tags",
     "to_uuid",
     "varint",
 ]
+
+
+ARRAY_LENGTH_MAX: Final = 100_000
+"""Ten times the partitions that a topic may have."""
+
+
+def refuse_many(what: str, length: int) -> NoReturn:
+    raise MalformedMessage(f"{what} has {length} elements; more than {ARRAY_LENGTH_MAX} make no sense.")
 
 
 def refuse(what: str, length: int, left: int) -> NoReturn:

@@ -21,6 +21,7 @@ from onceflow.wire.codec import (
 from onceflow.wire.messages import REQUESTS, request_class, request_is_flexible, response_class
 from onceflow.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from onceflow.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from onceflow.wire.messages.delete_topics import DeleteTopicsRequest
 from onceflow.wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
 from onceflow.wire.messages.fetch import FetchRequest, FetchTopic
 from onceflow.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
@@ -32,6 +33,7 @@ from onceflow.wire.messages.produce import (
     TopicProduceData,
 )
 from onceflow.wire.messages.sync_group import SyncGroupRequestAssignment
+from onceflow.wire.primitives import ARRAY_LENGTH_MAX
 from onceflow.wire.schema import Message, field, in_range
 
 
@@ -340,3 +342,13 @@ class TestIndex:
             for cls in (request_class(key), response_class(key)):
                 assert (key, (api.min_version, api.max_version)) == (cls.API_KEY, cls.VERSIONS)
                 assert api.flexible_from == cls.FLEXIBLE_FROM
+
+
+@pytest.mark.parametrize("version", [5, 1])
+def test_more_elements_than_make_sense_are_refused_before_they_are_read(version: int) -> None:
+    """A megabyte of empty names would become a gigabyte of objects."""
+    crowd = DeleteTopicsRequest(topic_names=[""] * (ARRAY_LENGTH_MAX + 1), timeout_ms=1)
+    with pytest.raises(MalformedMessage, match="100001 elements"):
+        decode(DeleteTopicsRequest, version, encode(crowd, version))
+    crowd.topic_names.pop()
+    assert decode(DeleteTopicsRequest, version, encode(crowd, version)) == crowd
