@@ -215,8 +215,7 @@ class Machine:
     def check_producers(self) -> None:
         opened = {t.producer_id: t.batches[0].first for t in self.transactions() if t.end is None}
         known = {id: p.transaction_first_offset for id, p in self.log.producers if p.is_in_transaction}
-        assert known.keys() == opened.keys()
-        assert all(known[id] == first or max(known[id], first) < self.start for id, first in opened.items())
+        assert known == opened
         remembered = {
             producer_id: (producer.epoch, [(b.first_sequence, b.first_offset, b.last_offset) for b in producer.batches])
             for producer_id, producer in self.log.producers
@@ -597,13 +596,11 @@ class Machine:
         else:  # without `fsync`, loss of power may make holes before the log start, where nobody sees them
             known = {header.base_offset for segment in log.segments for _, header in segment.headers(0)}
             known |= {batch.first_offset for _, producer in log.producers for batch in producer.batches}
-            # Markers that only the snapshot knows of.
+            # What only the snapshot knows of.
             known |= {
                 batch.first
                 for batch in self.batches
-                if batch.header.is_control
-                and batch.first < log.recovered.checkpoint
-                and log.producers.get(batch.header.producer_id)
+                if batch.first < log.recovered.checkpoint and log.producers.get(batch.header.producer_id)
             }
             self.batches = [batch for batch in self.batches if batch.first in known]
         assert log.end_offset == self.end
