@@ -32,7 +32,7 @@ check: $(INSTALLED)  ## types, lint, layers
 	$(BIN)/lint-imports
 
 test: setup check  ## everything above, then all tests, against our broker and against Apache Kafka
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q --numprocesses 4 --dist loadscope
 
 format: $(INSTALLED)  ## let ruff lay out the code
 	$(BIN)/ruff format .
@@ -41,7 +41,7 @@ format: $(INSTALLED)  ## let ruff lay out the code
 soak: setup  ## the property, crash and fuzz tests with many more examples (an hour or so)
 	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/unit tests/broker --timeout 3600
 
-bench: setup  ## our broker beside Apache Kafka in one run (20 minutes): table, plot, JSON in benchmarks/results
+bench: setup  ## our broker beside Apache Kafka in one run (45 minutes): table, plot, JSON in benchmarks/results
 	$(BIN)/python -m benchmarks.broker
 
 clean:  ## remove what the targets above made

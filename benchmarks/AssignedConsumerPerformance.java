@@ -13,7 +13,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  * <p>Kafka's own ConsumerPerformance subscribes, and so measures a group join as well. The clock here starts when the
  * JVM runs and the partitions are known, and stops at the last record.
  *
- * <p>Usage: java -cp JARS AssignedConsumerPerformance.java BOOTSTRAP TOPIC RECORDS
+ * <p>Usage: java -cp JARS AssignedConsumerPerformance.java BOOTSTRAP TOPIC RECORDS [ISOLATION]
  */
 public final class AssignedConsumerPerformance {
     private static final Duration POLL = Duration.ofMillis(100);
@@ -24,6 +24,9 @@ public final class AssignedConsumerPerformance {
         settings.put("bootstrap.servers", args[0]);
         settings.put("enable.auto.commit", "false");
         settings.put("check.crcs", "true");
+        if (args.length > 3) {
+            settings.put("isolation.level", args[3]);
+        }
         String topic = args[1];
         long wanted = Long.parseLong(args[2]);
 

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -28,6 +28,8 @@ KAFKA_HEAP_MB = 1024  # what kafka-server-start.sh gives it: -Xmx1G -Xms1G
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 20.0
 SAMPLE_SECONDS = 0.05
+LOG_LINES_SHOWN = 15
+STARTTIME_AFTER_NAME = 19  # field 22 of /proc/PID/stat, counted from 0 behind the name
 CPUCLOCK_SCHED = 2  # of Linux: the clock that counts what the scheduler gave to all threads, ended ones too
 
 READY = re.compile(r"onceflow broker ready on (\S+):(\d+)")
@@ -48,6 +50,17 @@ class RunningBroker:
     """From the spawn of its process to the first answered Metadata request that names a broker."""
 
     process: psutil.Process
+    restart: Callable[[signal.Signals], RunningBroker] = field(repr=False)
+    """End the process with SIGTERM or SIGKILL and start it on the same data: another `RunningBroker` takes over."""
+
+    def age_seconds(self) -> float:
+        """Since the spawn of the process, to the hundredth of a second in which the kernel counts that.
+
+        psutil's `create_time` adds the time of boot, which is known to a second only.
+        """
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        ticks = int(stat.rpartition(")")[2].split()[STARTTIME_AFTER_NAME])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
     def cpu_seconds(self) -> float:
         """User and system time of the process and its children, those that have ended included."""
@@ -102,41 +115,74 @@ def watched(broker: RunningBroker) -> Iterator[Usage]:
 
 @contextmanager
 def _apache_kafka() -> Iterator[RunningBroker]:
+    def running() -> RunningBroker:
+        started = RunningBroker(
+            bootstrap=kafka.bootstrap, start_seconds=0.0, process=psutil.Process(kafka.pid), restart=restart
+        )
+        # Formatting its storage came before the spawn, so it does not count.
+        return replace(started, start_seconds=started.age_seconds())
+
+    def restart(how: signal.Signals) -> RunningBroker:
+        if how is signal.SIGKILL:
+            kafka.kill()
+        else:
+            kafka.stop()
+        kafka.start()
+        return running()
+
     # Killed at the end rather than shut down: its data is thrown away, and that saves seconds.
     with ApacheKafka(heap_mb=KAFKA_HEAP_MB) as kafka:
-        process = psutil.Process(kafka.pid)
-        # Formatting its storage came before the spawn, so it does not count.
-        start_seconds = time.time() - process.create_time()
-        yield RunningBroker(bootstrap=kafka.bootstrap, start_seconds=start_seconds, process=process)
+        yield running()
 
 
 @contextmanager
 def _onceflow(durability: str) -> Iterator[RunningBroker]:
     folder = Path(tempfile.mkdtemp(prefix="onceflow-bench-"))
-    log = folder / "broker.log"
-    executable = Path(sys.executable).with_name("onceflow")
-    options = ("--listen", "127.0.0.1:0", "--data", str(folder / "data"), "--durability", durability)
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start() -> RunningBroker:
+        log = folder / f"broker-{len(processes)}.log"
+        spawned = time.perf_counter()
+        processes.append(_spawn(folder / "data", durability, log))
+        host, port = _wait_until_ready(processes[-1], log)
+        return RunningBroker(
+            bootstrap=f"{host}:{port}",
+            start_seconds=time.perf_counter() - spawned,
+            process=psutil.Process(processes[-1].pid),
+            restart=restart,
+        )
+
+    def restart(how: signal.Signals) -> RunningBroker:
+        _stop(processes[-1], how)
+        return start()
+
     try:
-        with open(log, "wb") as output:
-            spawned = time.perf_counter()
-            process = subprocess.Popen(
-                [str(executable), "broker", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        try:
-            host, port = _wait_until_ready(process, log)
-            yield RunningBroker(
-                bootstrap=f"{host}:{port}",
-                start_seconds=time.perf_counter() - spawned,
-                process=psutil.Process(process.pid),
-            )
-        finally:
-            _stop(process)
+        yield start()
     finally:
+        for process in processes[-1:]:
+            _stop(process)
+        _show_complaints(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _spawn(data: Path, durability: str, log: Path) -> subprocess.Popen[bytes]:
+    executable = Path(sys.executable).with_name("onceflow")
+    with open(log, "wb") as output:
+        return subprocess.Popen(
+            [str(executable), "broker", "--listen", "127.0.0.1:0", "--data", str(data), "--durability", durability],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def _show_complaints(folder: Path) -> None:
+    """What the broker logged but for that it is ready: a number beside an error is worth little."""
+    for log in sorted(folder.glob("broker-*.log")):
+        said = [line for line in log.read_text(errors="replace").splitlines() if line and not READY.search(line)]
+        if said:
+            print("Onceflow's log ends with:", *said[-LOG_LINES_SHOWN:], sep="\n  ", file=sys.stderr)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> tuple[str, int]:
@@ -148,7 +194,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> tuple[str,
         if process.poll() is not None:
             break
         time.sleep(0.002)
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
     raise StartError(f"`onceflow broker` did not start (exit code {process.poll()}):\n{tail}")
 
 
@@ -166,8 +212,8 @@ def _answers(host: str, port: int) -> bool:
     return len(frame) == 12 and struct.unpack(">iii", frame)[2] > 0
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
+def _stop(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> None:
+    process.send_signal(how)
     try:
         process.wait(STOP_SECONDS_MAX)
     except subprocess.TimeoutExpired:

@@ -17,7 +17,11 @@ from tests.support.kafka_jars import classpath, java
 CLIENT_SECONDS_MAX = 300
 JAVA_HEAP = "-Xmx512M"  # what kafka-producer-perf-test.sh gives it
 CONSUMER_SOURCE = Path(__file__).with_name("AssignedConsumerPerformance.java")
+COMMIT_SOURCE = Path(__file__).with_name("TransactionPerformance.java")
+FILL_SOURCE = Path(__file__).with_name("TransactionalFill.java")
 ROOT = Path(__file__).resolve().parents[1]
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+"""librdkafka's default, and that of the Java consumer."""
 QUIET = {"log_level": 3}  # errors only: librdkafka writes past the progress bar
 
 SUMMARY = re.compile(
@@ -40,8 +44,26 @@ class Produced:
     p99_ms: float
 
 
+@dataclass(frozen=True)
+class Committed:
+    """What a client that commits small transactions reports."""
+
+    committed: int
+    """All of them, those of the warm-up too."""
+
+    transactions_per_s: float
+    p50_ms: float
+    p99_ms: float
+
+
 def producer_performance(
-    bootstrap: str, topic: str, *, records: int, size: int, throughput: int = -1, **properties: object
+    bootstrap: str,
+    topic: str,
+    *,
+    records: int,
+    size: int,
+    throughput: int = -1,
+    **properties: object,
 ) -> Produced:
     """Kafka's own load generator, its clock started after the producer. Properties have _ for the dots."""
     settings = [f"{name.replace('_', '.')}={value}" for name, value in properties.items()]
@@ -57,10 +79,39 @@ def producer_performance(
     return Produced(*(float(found[-1][name]) for name in ("rate", "p50", "p99")))
 
 
-def java_consumer(bootstrap: str, topic: str, *, records: int) -> float:
+def java_consumer(bootstrap: str, topic: str, *, records: int, isolation: str = READ_UNCOMMITTED) -> float:
     """Records per second of the Java consumer beside this file."""
-    done = _run(java(), JAVA_HEAP, "-cp", classpath(), CONSUMER_SOURCE, bootstrap, topic, records)
-    return _rate(json.loads(done.stdout))
+    return _rate(_java(CONSUMER_SOURCE, bootstrap, topic, records, isolation))
+
+
+def java_commits(
+    bootstrap: str, topic: str, *, partitions: int, producers: int, warm_up_seconds: float, seconds: float
+) -> Committed:
+    """Transactions of one record for each partition, by that many producers at once."""
+    return _committed(_java(COMMIT_SOURCE, bootstrap, topic, partitions, producers, warm_up_seconds, seconds))
+
+
+@dataclass(frozen=True)
+class Filled:
+    committed: int
+    """All records but aborted ones, those of the warm-up too."""
+
+    records_per_s: float
+
+
+def java_fill(
+    bootstrap: str,
+    topic: str,
+    *,
+    records: int,
+    size: int,
+    transaction_ms: int,
+    warm_up: int = 0,
+    aborting: bool = False,
+) -> Filled:
+    """Write so many records in transactions (0: without), and `warm_up` more before the clock starts."""
+    done = _java(FILL_SOURCE, bootstrap, topic, warm_up, records, size, transaction_ms, str(aborting).lower())
+    return Filled(int(done["committed"]), _rate(done))
 
 
 def confluent_produce(bootstrap: str, topic: str, *, records: int, size: int, idempotent: bool) -> float:
@@ -69,10 +120,25 @@ def confluent_produce(bootstrap: str, topic: str, *, records: int, size: int, id
 
 
 def confluent_consume(
-    bootstrap: str, topic: str, *, records: int = 0, tail: int = 0, fetch_bytes: int = 1 << 20
+    bootstrap: str,
+    topic: str,
+    *,
+    records: int = 0,
+    tail: int = 0,
+    fetch_bytes: int = 1 << 20,
+    isolation: str = READ_COMMITTED,
 ) -> float:
     """Records per second of librdkafka's consumer: all of a topic, or the tail of its partition 0."""
-    return _rate(_confluent("consume", bootstrap, topic=topic, records=records, tail=tail, fetch_bytes=fetch_bytes))
+    what = {"records": records, "tail": tail, "fetch_bytes": fetch_bytes, "isolation": isolation}
+    return _rate(_confluent("consume", bootstrap, topic=topic, **what))
+
+
+def confluent_commits(
+    bootstrap: str, topic: str, *, partitions: int, warm_up_seconds: float, seconds: float
+) -> Committed:
+    """Transactions of one record for each partition, by one producer."""
+    what = {"partitions": partitions, "warm_up_seconds": warm_up_seconds, "seconds": seconds}
+    return _committed(_confluent("commit", bootstrap, topic=topic, **what))
 
 
 def confluent_latency(bootstrap: str, topic: str, *, rate: int, seconds: int, size: int) -> tuple[float, float]:
@@ -97,10 +163,22 @@ def count_records(bootstrap: str, topic: str) -> int:
         consumer.close()
 
 
+def _java(source: Path, *arguments: object) -> dict[str, Any]:
+    """Run one of the programs beside this file, which print one JSON object."""
+    done = _run(java(), JAVA_HEAP, "-cp", classpath(), source, *arguments)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
 def _confluent(command: str, bootstrap: str, **options: object) -> dict[str, Any]:
     done = _run(sys.executable, "-m", "benchmarks.confluent_client", command, bootstrap, json.dumps(options))
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+def _committed(result: dict[str, Any]) -> Committed:
+    rate = result["transactions"] / result["seconds"]
+    return Committed(result["committed"], rate, result["p50_ms"], result["p99_ms"])
 
 
 def _rate(result: dict[str, Any]) -> float:

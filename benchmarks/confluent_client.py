@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 SILENCE_SECONDS_MAX = 30.0
 CONSUME_BATCH = 10_000
+TRANSACTION_RECORD_BYTES = 100
 WARM_UP_SECONDS = 2  # of latency: connections, the producer id, and the JVM's compiler
 
 
@@ -90,7 +91,36 @@ def latency(bootstrap: str, *, topic: str, rate: int, seconds: int, size: int) -
     return {"records": len(times_ms), "p50_ms": percentiles[49], "p99_ms": percentiles[98]}
 
 
-def consume(bootstrap: str, *, topic: str, records: int, tail: int, fetch_bytes: int) -> dict[str, Any]:
+def commit(bootstrap: str, *, topic: str, partitions: int, warm_up_seconds: float, seconds: float) -> dict[str, Any]:
+    """Small transactions back to back, a record for each partition; how long commit_transaction() takes once warm."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    payload = random.Random(0).randbytes(TRANSACTION_RECORD_BYTES)
+    committed = 0
+    times_ms: list[float] = []
+    begin = time.perf_counter() + warm_up_seconds
+    end = begin + seconds
+    while time.perf_counter() < end:
+        producer.begin_transaction()
+        for partition in range(partitions):
+            producer.produce(topic, payload, partition=partition)
+        asked = time.perf_counter()
+        producer.commit_transaction(60)
+        answered = time.perf_counter()
+        committed += 1
+        if begin <= asked and answered <= end:
+            times_ms.append((answered - asked) * 1e3)
+    percentiles = statistics.quantiles(times_ms, n=100)
+    return {
+        "committed": committed,
+        "transactions": len(times_ms),
+        "seconds": seconds,
+        "p50_ms": percentiles[49],
+        "p99_ms": percentiles[98],
+    }
+
+
+def consume(bootstrap: str, *, topic: str, records: int, tail: int, fetch_bytes: int, isolation: str) -> dict[str, Any]:
     """Read `records` from the beginning of all partitions; with `tail`, the last that many of partition 0."""
     consumer = Consumer(
         {
@@ -100,6 +130,7 @@ def consume(bootstrap: str, *, topic: str, records: int, tail: int, fetch_bytes:
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "max.partition.fetch.bytes": fetch_bytes,
+            "isolation.level": isolation,
             # By default librdkafka rests for a second whenever 100,000 records wait for the application:
             # at 100 B that would be most of what is measured.
             "fetch.queue.backoff.ms": 1,
@@ -159,6 +190,7 @@ COMMANDS: dict[str, Command] = {
     "produce": produce,
     "latency": latency,
     "consume": consume,
+    "commit": commit,
 }
 
 

@@ -1,4 +1,4 @@
-"""How much is measured: the full run (below twenty minutes on two cores) and the quick one (about two)."""
+"""How much is measured: the full run (45 minutes on two cores) and the quick one (about eight)."""
 
 from __future__ import annotations
 
@@ -40,6 +40,23 @@ class Plan:
     latency_rate: int = 1_000
     latency_seconds: int = 10
 
+    commit_partitions: tuple[int, ...] = (1, 4, 16)
+    """Per transaction, each with one record."""
+
+    commit_producers: int = 8
+    """At once, where a broker's own limit is looked for; one producer mostly waits."""
+
+    commit_warm_up_seconds: float = 1.0
+    commit_seconds: float = 5.0
+
+    transaction_pairs: int = 2
+    """Runs without and with transactions per round, in turns; each pair gives a share."""
+
+    restart_transactional_ids: int = 10_000
+    restart_groups: int = 1_000
+    restart_rounds: int = 2
+    """It takes long, Kafka's side above all, and varies little."""
+
     growth_rounds: int = 1
     growth_marks: tuple[int, ...] = (100_000, 1_000_000, 10_000_000)
     growth_probe: int = 500_000
@@ -70,6 +87,10 @@ QUICK = replace(
     memory_records=100_000,
     idle_seconds=1.0,
     latency_seconds=2,
+    commit_warm_up_seconds=0.5,
+    commit_seconds=1.5,
+    transaction_pairs=1,
+    restart_rounds=1,
     growth_marks=(100_000, 1_000_000),
     growth_probe=200_000,
     growth_tail_reads=3,

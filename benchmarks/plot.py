@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from benchmarks.results import Case, Comparison, Results, cpu
+from benchmarks.targets import Target
 
 COLOURS = {True: "tab:green", False: "tab:red", None: "tab:blue"}
 
@@ -45,7 +46,7 @@ def _draw_ratios(axes: Axes, bars: list[tuple[str, Comparison]]) -> None:
         ratio = comparison.ratio or 1.0
         axes.barh(place, ratio - 1, left=1, color=COLOURS[comparison.met])
         axes.annotate(f" {ratio:.2f}x ", (ratio, place), va="center", ha="left" if ratio >= 1 else "right", fontsize=7)
-        if comparison.target:
+        if isinstance(comparison.target, Target):
             axes.plot([comparison.target.ratio] * 2, [place - 0.4, place + 0.4], color="black", linewidth=2)
     axes.set_yticks(range(len(bars)), [title for title, _ in bars], fontsize=7)
     axes.xaxis.set_major_formatter("{x:g}x")

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 from benchmarks.bench import Bench
 from benchmarks.brokers import KAFKA, ONCEFLOW, ONCEFLOW_FSYNC, Flavour
-from benchmarks.measures import consume, growth, latency, memory, produce, startup
+from benchmarks.measures import (
+    commits,
+    consume,
+    growth,
+    isolation,
+    latency,
+    memory,
+    produce,
+    restart,
+    startup,
+    transactions,
+)
 from benchmarks.plan import Plan
 
 
@@ -28,6 +39,11 @@ MEASURES = {
         Measure("fsync", produce.run_fsync, flavours=(ONCEFLOW_FSYNC,)),
         Measure("consume", consume.run),
         Measure("latency", latency.run),
+        Measure("commits", commits.run),
+        Measure("commits-fsync", commits.run_fsync, flavours=(ONCEFLOW_FSYNC,)),
+        Measure("transactions", transactions.run),
+        Measure("isolation", isolation.run),
+        Measure("restart", restart.run, rounds=lambda plan: plan.restart_rounds),
         Measure("growth", growth.run, rounds=lambda plan: plan.growth_rounds),
     )
 }

@@ -336,8 +336,6 @@ def test_a_closed_pipe_ends_consume_quietly(shell: Shell, topic: str) -> None:
 
 def test_transactions_that_end_the_log_do_not_hold_up_the_end(broker: RunningBroker, shell: Shell, topic: str) -> None:
     """Behind the last record there are markers, which take an offset each and are never handed out."""
-    if broker.name == "onceflow":
-        pytest.skip("transactions come to our broker later")
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "linger.ms": 0, "log_level": 0}
     )

@@ -366,7 +366,9 @@ def records_of(wire: Wire, group: str) -> list[tuple[str, bool]]:
         answer = wire.fetch(OFFSETS_TOPIC, 0, partition=partition, max_wait_ms=0)
         for _, batch in batches(answer.records or b""):
             for record in read_records(batch):
-                decoded = None if record.key is None else decode_record(bytes(record.key), record.value)
+                if record.key is None or group.encode() not in record.key:
+                    continue  # of others, there may be some in forms that we never write
+                decoded = decode_record(record.key, record.value)
                 if decoded is not None and decoded[0].group_id == group:
                     found.append((type(decoded[0]).__name__.removesuffix("Key"), decoded[1] is not None))
     return found
