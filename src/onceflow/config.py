@@ -137,6 +137,10 @@ _PARSERS: Final[dict[Type, Callable[[str], Any]]] = {
 _ONE_PARTITION: Final = (
     "Partitions of the coordinator's own topic. Kafka has 50, to share the work among brokers; one node syncs one file."
 )
+_SMALL_SEGMENTS: Final = (
+    "Segment size of the coordinator's own topic. Kafka has 100 MB; a start reads what is not compacted, and only "
+    "sealed segments are."
+)
 _REPLICAS: Final = "Accepted for compatibility; without effect on a single node."
 
 
@@ -224,11 +228,11 @@ BROKER_SETTINGS: Final = _table(
     _s("transaction.remove.expired.transaction.cleanup.interval.ms", Type.INT, 3_600_000, "How often transactional ids "
        "are looked for that nobody uses any more.", low=1),
     _s("transaction.state.log.num.partitions", Type.INT, 1, _ONE_PARTITION, low=1),
-    _s("transaction.state.log.segment.bytes", Type.INT, 100 * MB, "Segment size of __transaction_state.", low=1),
+    _s("transaction.state.log.segment.bytes", Type.INT, 4 * MB, _SMALL_SEGMENTS, low=1),
     _s("transaction.state.log.replication.factor", Type.SHORT, 1, _REPLICAS, low=1),
     _s("transaction.state.log.min.isr", Type.INT, 1, _REPLICAS, low=1),
     _s("offsets.topic.num.partitions", Type.INT, 1, _ONE_PARTITION, low=1),
-    _s("offsets.topic.segment.bytes", Type.INT, 100 * MB, "Segment size of __consumer_offsets.", low=1),
+    _s("offsets.topic.segment.bytes", Type.INT, 4 * MB, _SMALL_SEGMENTS, low=1),
     _s("offsets.topic.replication.factor", Type.SHORT, 1, _REPLICAS, low=1),
     _s("offset.metadata.max.bytes", Type.INT, 4096, "The longest text that may be stored with an offset."),
     _s("offsets.retention.minutes", Type.INT, 10_080, "Offsets of a group without members are forgotten after this "

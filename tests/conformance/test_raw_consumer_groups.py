@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
@@ -90,7 +90,7 @@ def test_version_0_also_takes_an_id_from_the_client(wire: Wire, group: str, topi
         {"rack_id": " "},
         {"rebalance_timeout_ms": -1},
         {"topic_partitions": None},
-        {"topic_partitions": [TopicPartitions(topic_id=uuid4(), partitions=[0])]},
+        {"topic_partitions": [TopicPartitions(topic_id=UUID(int=7), partitions=[0])]},
         {"subscribed_topic_names": None},
         {"member_epoch": -2},
         {"member_epoch": -3},

@@ -77,14 +77,15 @@ class Transactions:
     # What is in the log
 
     def _read(self, index: int) -> None:
+        """A record says all about its id, so the last one of each is all that has to be understood."""
+        latest: dict[bytes, bytes | None] = {}
         for header, records in self.log.replay(index):
-            if header.is_control:
-                continue
-            for record in records:
-                transactional_id = read_key(record.key or b"")
-                if transactional_id is not None:
-                    value = record.value
-                    self.coordinator.apply(transactional_id, None if value is None else read_value(value))
+            if not header.is_control:
+                latest.update((record.key or b"", record.value) for record in records)
+        for key, value in latest.items():
+            transactional_id = read_key(key)
+            if transactional_id is not None:
+                self.coordinator.apply(transactional_id, None if value is None else read_value(value))
 
     def _reload(self, index: int) -> None:
         """The disk has lost what was appended last: back to what it has."""

@@ -21,6 +21,7 @@ log, the index entries and the producers' state.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,25 +162,26 @@ class _Scan:
     def _read(self, segment: Segment, position: int, found: Recovered) -> int:
         """Take in the batches from a position on; returns where the sound ones end."""
         started_at = position
-        while position < segment.size:
-            try:
-                _, header = next(segment.headers(position, peek=True))
-            except CorruptLog:
-                break
-            batch = segment.log.read(position, header.size)
-            if header.base_offset < found.end_offset or checksum(batch) != header.crc:
-                break
-            segment.note(position, header.size, header.last_offset, header.max_timestamp, self.index_interval)
-            if header.producer_id != NO_PRODUCER_ID:
-                aborted = _replay(header, batch, found.producers, self.now_ms)
-                if aborted is not None:
-                    segment.aborted.add(aborted)
-            if header.base_offset > found.end_offset or header.count <= header.last_offset_delta:
-                self.may_have_gaps = True
-            found.end_offset = header.last_offset + 1
-            position += header.size
+        with contextlib.suppress(CorruptLog):
+            for _, header, batch in segment.batches(position):
+                if header.base_offset < found.end_offset or checksum(batch) != header.crc:
+                    break
+                self._take_in(segment, position, header, batch, found)
+                position += header.size
         found.scanned_bytes += position - started_at
         return position
+
+    def _take_in(
+        self, segment: Segment, position: int, header: BatchHeader, batch: bytes, found: Recovered
+    ) -> None:
+        segment.note(position, header.size, header.last_offset, header.max_timestamp, self.index_interval)
+        if header.producer_id != NO_PRODUCER_ID:
+            aborted = _replay(header, batch, found.producers, self.now_ms)
+            if aborted is not None:
+                segment.aborted.add(aborted)
+        if header.base_offset > found.end_offset or header.count <= header.last_offset_delta:
+            self.may_have_gaps = True
+        found.end_offset = header.last_offset + 1
 
     def _mend_aborted(self, last: int, end: int, checkpoint: int) -> None:
         """Make damaged lists of aborted transactions again, of those below the checkpoint: `end` in segment `last`."""

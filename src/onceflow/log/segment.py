@@ -245,20 +245,39 @@ class Segment:
             if position + HEADER_SIZE > piece_at + len(piece):
                 want = HEADER_SIZE if peek else SCAN_CHUNK
                 piece, piece_at = self.log.read(position, want), position
-            header = read_header(piece, position - piece_at)
-            if header.magic != MAGIC or header.length < MIN_LENGTH:
-                raise CorruptLog(f"{self.log.path} has no record batch at position {position}.")
+            header = self._checked(read_header(piece, position - piece_at), position)
             if position + header.size > end:
                 break
             yield position, header
             position += header.size
+        self._check_end(position, end)
+
+    def _checked(self, header: BatchHeader, position: int) -> BatchHeader:
+        if header.magic != MAGIC or header.length < MIN_LENGTH:
+            raise CorruptLog(f"{self.log.path} has no record batch at position {position}.")
+        return header
+
+    def _check_end(self, position: int, end: int) -> None:
         if position < end:
             raise CorruptLog(f"{self.log.path} ends in the middle of a record batch at position {position}.")
 
     def batches(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader, bytes]]:
-        """Position, header and bytes of each batch, whole."""
-        for position, header in self.headers(start, end, peek=True):
-            yield position, header, self.log.read(position, header.size)
+        """Position, header and bytes of each batch, whole, read in large pieces."""
+        end = self.size if end is None else end
+        position = start
+        piece, piece_at = b"", start
+        while position + HEADER_SIZE <= end:
+            at = position - piece_at
+            if at + HEADER_SIZE > len(piece):
+                piece, piece_at, at = self.log.read(position, SCAN_CHUNK), position, 0
+            header = self._checked(read_header(piece, at), position)
+            if position + header.size > end:
+                break
+            if at + header.size > len(piece):
+                piece, piece_at, at = self.log.read(position, max(SCAN_CHUNK, header.size)), position, 0
+            yield position, header, piece[at : at + header.size]
+            position += header.size
+        self._check_end(position, end)
 
     def close(self) -> None:
         self.log.close()

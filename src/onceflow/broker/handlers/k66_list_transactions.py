@@ -1,6 +1,6 @@
 """ListTransactions (66), v0-2: transactional ids, all or some.
 
-By state, by producer id, by duration (v1, KIP-994) and by pattern (v2, KIP-1152): a regular expression for all of an id.
+By state, by producer id, by duration (v1, KIP-994) and by pattern (v2, KIP-1152), a regular expression for an id.
 """
 
 from __future__ import annotations
