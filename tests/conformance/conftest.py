@@ -7,14 +7,14 @@ that needs it fails with a sentence that says what to install: a silent skip wou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from typing import Protocol, TypeVar
+from contextlib import AbstractContextManager, ExitStack, closing
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 import pytest
 
+import onceflow
 from tests.support.apache_kafka import ApacheKafka
-from tests.support.clients import Client
 from tests.support.clients.coordinated.aio import CoordinatedAioClient
 from tests.support.clients.coordinated.confluent import CoordinatedConfluentClient
 from tests.support.clients.coordinated.java import CoordinatedJavaClient
@@ -38,7 +38,6 @@ SETTINGS: Mapping[str, int] = {
     "group.consumer.heartbeat.interval.ms": 200,
 }
 T = TypeVar("T")
-C = TypeVar("C", bound=Client)
 
 
 class RunningBroker(Protocol):
@@ -89,41 +88,57 @@ class _Onceflow:
         self.bootstrap = bootstrap
 
 
+class Shared:
+    """Brokers and clients that all tests of a process use: started when first asked for, ended after the last test.
+
+    A fixture with a parameter would end, and start again, whenever the parameter changes.
+    """
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._running: dict[object, Any] = {}
+
+    def get(self, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
+        if key not in self._running:
+            self._running[key] = self._stack.enter_context(start())
+        found: T = self._running[key]
+        return found
+
+
 @pytest.fixture(scope="session")
-def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
+def shared() -> Iterator[Shared]:
+    with ExitStack() as stack:
+        yield Shared(stack)
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest, shared: Shared) -> RunningBroker:
     if request.param == "kafka":
-        with ExitStack() as stack:
-            yield started(lambda: stack.enter_context(ApacheKafka(SETTINGS)))
-    else:
-        import onceflow
-
-        with onceflow.Broker(data_dir=None, settings=SETTINGS) as running:
-            yield _Onceflow(running.bootstrap)
+        return started(lambda: shared.get("kafka", lambda: ApacheKafka(SETTINGS)))
+    running = shared.get("onceflow", lambda: onceflow.Broker(data_dir=None, settings=SETTINGS))
+    return _Onceflow(running.bootstrap)
 
 
 @pytest.fixture(scope="session")
-def confluent(broker: RunningBroker) -> Iterator[CoordinatedConfluentClient]:
-    yield from closed_in_the_end(CoordinatedConfluentClient(broker.bootstrap))
+def confluent(broker: RunningBroker, shared: Shared) -> CoordinatedConfluentClient:
+    return shared.get((broker.name, "confluent"), lambda: closing(CoordinatedConfluentClient(broker.bootstrap)))
 
 
 @pytest.fixture(scope="session")
-def aiokafka(broker: RunningBroker) -> Iterator[CoordinatedAioClient]:
-    yield from closed_in_the_end(CoordinatedAioClient(broker.bootstrap))
+def aiokafka(broker: RunningBroker, shared: Shared) -> CoordinatedAioClient:
+    return shared.get((broker.name, "aiokafka"), lambda: closing(CoordinatedAioClient(broker.bootstrap)))
 
 
 @pytest.fixture(scope="session")
-def kafka_python(broker: RunningBroker) -> Iterator[CoordinatedKafkaPythonClient]:
-    yield from closed_in_the_end(CoordinatedKafkaPythonClient(broker.bootstrap))
+def kafka_python(broker: RunningBroker, shared: Shared) -> CoordinatedKafkaPythonClient:
+    return shared.get((broker.name, "kafka-python"), lambda: closing(CoordinatedKafkaPythonClient(broker.bootstrap)))
 
 
 @pytest.fixture(scope="session")
-def java(broker: RunningBroker) -> Iterator[CoordinatedJavaClient]:
-    yield from closed_in_the_end(started(lambda: CoordinatedJavaClient(broker.bootstrap)))
-
-
-def closed_in_the_end(client: C) -> Iterator[C]:
-    yield client
-    client.close()
+def java(broker: RunningBroker, shared: Shared) -> CoordinatedJavaClient:
+    return started(
+        lambda: shared.get((broker.name, "java"), lambda: closing(CoordinatedJavaClient(broker.bootstrap)))
+    )
 
 
 @pytest.fixture

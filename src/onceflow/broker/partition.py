@@ -6,6 +6,7 @@ Two kinds wait: a produce, until its records are on disk (`when_durable`), and a
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -14,6 +15,9 @@ from onceflow.errors import ErrorCode
 from onceflow.log.partition import PartitionLog
 
 __all__ = ["Fetcher", "Partition"]
+
+
+logger = logging.getLogger(__name__)
 
 
 class Fetcher(Protocol):
@@ -45,7 +49,7 @@ class Partition:
             self.refuse_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         # Repeats may wait for less than those before them; they are woken a little late, which is harmless.
         while waiters and waiters[0][0] <= self.log.high_watermark:
-            waiters.popleft()[1](ErrorCode.NONE)
+            _tell(waiters.popleft()[1], ErrorCode.NONE)
         if self.fetchers:
             for fetcher in tuple(self.fetchers):
                 fetcher.look_again()
@@ -54,4 +58,12 @@ class Partition:
         """What they wait for did not get to disk."""
         waiters, self._durable_waiters = self._durable_waiters, deque()
         for _, done in waiters:
-            done(error)
+            _tell(done, error)
+
+
+def _tell(done: Callable[[ErrorCode], None], error: ErrorCode) -> None:
+    """What goes wrong with one who waits must not keep the others waiting for ever."""
+    try:
+        done(error)
+    except Exception:
+        logger.exception("What waited for the disk failed in an unexpected way.")
