@@ -35,7 +35,12 @@ public final class TransactionPerformance {
         }
         long begin = System.nanoTime() + (long) (warmUpSeconds * 1e9);
         long end = begin + (long) (seconds * 1e9);
-        ExecutorService threads = Executors.newFixedThreadPool(producers);
+        // Daemons: should one of them fail, the program ends with its error instead of waiting for the others.
+        ExecutorService threads = Executors.newFixedThreadPool(producers, work -> {
+            Thread thread = new Thread(work);
+            thread.setDaemon(true);
+            return thread;
+        });
         List<Future<Done>> running = new ArrayList<>();
         for (KafkaProducer<byte[], byte[]> producer : all) {
             running.add(threads.submit(() -> commit(producer, args[1], Integer.parseInt(args[2]), begin, end)));

@@ -292,6 +292,10 @@ class TransactionalProducer:
     def abort(self) -> None:
         self._end(False)
 
+    def end_patiently(self, committed: bool) -> EndTxnResponse:
+        """The answer to EndTxn after all those that ask to repeat it, right or wrong."""
+        return eventually(lambda: _unless_to_repeat(self.end_once(committed)), "there is a final answer")
+
     def settle(self) -> str:
         """Wait until nothing is being written for this transactional id, and say in which state it is then."""
 
@@ -302,7 +306,7 @@ class TransactionalProducer:
         return eventually(settled, f"the transaction of {self.transactional_id} is complete")
 
     def _end(self, committed: bool) -> None:
-        answer = eventually(lambda: _unless_to_repeat(self.end_once(committed)), "the transaction ends")
+        answer = self.end_patiently(committed)
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code).name
         if self.protocol.is_v2:
             self._become((answer.producer_id, answer.producer_epoch))

@@ -21,6 +21,15 @@ from onceflow.txn.transaction import LAST_EPOCH, NO_EPOCH, NO_ID, V2, TopicParti
 
 __all__ = ["Coordinator"]
 
+OVERTAKING_MS: Final = 100
+"""How long after a transaction a commit of nothing is told to come again (51) rather than that it is illegal (48).
+
+Kafka's Java producer may send the commit of its next transaction before the records of it: `Sender` asks whether there
+are unsent batches and only then, in another step, which request is next, and the program may have begun, sent and
+committed in between. For Kafka's coordinator the last transaction is not complete at that time, for its markers are
+still being written; it answers 51, the producer tries again, and by then the records are there. Ours is done sooner,
+and 48 would be the end of that producer. Without this it happened three times in some 100,000 transactions.
+"""
 NO_TIMEOUT_MS: Final = 2**31 - 1
 """A transaction with this timeout lives until its owner ends it."""
 
@@ -140,6 +149,8 @@ class Coordinator:
             return self._end(current, Event.COMMIT if commit else Event.ABORT, version, now_ms)
         current = self._known_to_end(transactional_id, producer_id, epoch)
         if (producer_id, epoch) == (current.producer_id, current.epoch) and not current.state.is_prepared:
+            if commit and current.is_complete and now_ms - current.updated_ms < OVERTAKING_MS:
+                raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS)
             return self._end(current, Event.COMMIT_V2 if commit else Event.ABORT_V2, version, now_ms)
         return self._end(current, Event.COMMIT_AGAIN if commit else Event.ABORT_AGAIN, version, now_ms)
 

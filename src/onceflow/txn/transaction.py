@@ -50,6 +50,10 @@ class Transaction:
         return self.epoch >= LAST_EPOCH
 
     @property
+    def is_complete(self) -> bool:
+        return self.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+
+    @property
     def has_bumped_epoch(self) -> bool:
         """Whether the epoch of a prepared transaction is the one after that of its records."""
         return self.version >= V2

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from onceflow.errors import ErrorCode, ProtocolError
-from onceflow.txn.coordinator import Coordinator
+from onceflow.txn.coordinator import OVERTAKING_MS, Coordinator
 from onceflow.txn.records import read_value, write_value
 from onceflow.txn.states import State
 from onceflow.txn.transaction import LAST_EPOCH, Transaction
@@ -269,6 +269,20 @@ def test_v2_may_abort_what_the_coordinator_does_not_know(talk: Talk) -> None:
 
 
 def test_v2_cannot_commit_what_never_began(talk: Talk) -> None:
+    assert refusal(talk, lambda: talk.end(True)) == ErrorCode.INVALID_TXN_STATE
+
+
+def test_v2_may_overtake_its_own_records_with_a_commit_and_is_told_to_come_again(talk: Talk) -> None:
+    """The Java producer does, now and then; Kafka is still writing markers then."""
+    talk.add(P)
+    talk.end(True)
+    talk.marked()
+    talk.now_ms += OVERTAKING_MS - 1
+    assert refusal(talk, lambda: talk.end(True)) == ErrorCode.CONCURRENT_TRANSACTIONS
+    talk.add(P)
+    talk.end(True)
+    talk.marked()
+    talk.now_ms += OVERTAKING_MS
     assert refusal(talk, lambda: talk.end(True)) == ErrorCode.INVALID_TXN_STATE
 
 
