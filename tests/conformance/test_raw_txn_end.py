@@ -206,7 +206,7 @@ def test_v2_a_commit_with_the_new_epoch_and_nothing_written_is_an_invalid_state(
     assert refusal(bumping.end_patiently(COMMIT)) == ErrorCode.INVALID_TXN_STATE
     bumping.write(topic, "b")
     bumping.abort()
-    assert refusal(bumping.end_once(COMMIT)) == ErrorCode.INVALID_TXN_STATE
+    assert refusal(bumping.end_patiently(COMMIT)) == ErrorCode.INVALID_TXN_STATE
 
 
 def test_v2_an_abort_of_nothing_bumps_the_epoch(bumping: TransactionalProducer) -> None:
