@@ -22,6 +22,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -114,6 +115,19 @@ class Checkpoint:
                 index.close()
         self.files.sync_directory(self.directory)
         self.files.replace(self.directory / file_name(self.offset, SNAPSHOT_SUFFIX), self.snapshot)
+
+
+@lru_cache(maxsize=16)
+def _marker_batch(producer_id: int, epoch: int, marker: EndTxnMarker, now_ms: int) -> bytes:
+    """Kept for a moment: the end of a transaction writes the same one to all its partitions."""
+    return build_batch(
+        (marker.to_record(offset=0, timestamp=now_ms),),
+        base_offset=0,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        transactional=True,
+        control=True,
+    )
 
 
 class PartitionLog:
@@ -209,16 +223,7 @@ class PartitionLog:
             self._repair()
         self.producers.check_marker(producer_id, epoch, marker.coordinator_epoch, bumped=bumped)
         now_ms = self._clock.now_ms()
-        batch = bytearray(
-            build_batch(
-                (marker.to_record(offset=0, timestamp=now_ms),),
-                base_offset=0,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                transactional=True,
-                control=True,
-            )
-        )
+        batch = bytearray(_marker_batch(producer_id, epoch, marker, now_ms))
         if self.config.append_time:
             stamp_append_time(batch, now_ms)
         header = read_header(batch)

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.errors import CorruptLog
-from onceflow.txn.records import read_key, read_value, write_key, write_value
+from onceflow.txn.records import TransactionLogValue, read_key, read_value, write_key, write_value
 from onceflow.txn.states import State
 from onceflow.txn.transaction import Transaction
+from onceflow.wire.codec import decode, encode
 from tests.unit.log.support import patient
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -35,7 +36,9 @@ PARTITIONS = st.frozensets(st.tuples(st.text(min_size=1, max_size=20), st.intege
 )
 def test_what_was_written_is_read(transactional_id: str, transaction: Transaction) -> None:
     assert read_key(write_key(transactional_id)) == transactional_id
-    assert read_value(write_value(transaction)) == transaction
+    written = write_value(transaction)
+    assert read_value(written) == transaction
+    assert encode(decode(TransactionLogValue, 1, written, 2), 1) == written[2:], "not as the codec writes it"
 
 
 def test_every_field_stands_where_kafkas_schema_has_it() -> None:
