@@ -28,7 +28,7 @@ Kafka's Java producer may send the commit of its next transaction before the rec
 are unsent batches and only then, in another step, which request is next, and the program may have begun, sent and
 committed in between. For Kafka's coordinator the last transaction is not complete at that time, for its markers are
 still being written; it answers 51, the producer tries again, and by then the records are there. Ours is done sooner,
-and 48 would be the end of that producer: that happened three times in some 100,000 transactions. (Where the commit comes
+and 48 would be the end of that producer: that happened three times in some 100,000 transactions. (If the commit comes
 late enough, it happens on Apache Kafka, too.)
 """
 NO_TIMEOUT_MS: Final = 2**31 - 1
