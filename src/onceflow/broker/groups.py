@@ -17,6 +17,7 @@ from uuid import UUID
 from onceflow.broker.consumer_groups import TopicView, consumer_settings
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.state_log import StateLog
+from onceflow.broker.topics import CONSUMER_OFFSETS
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.base import Group
 from onceflow.group.classic import ClassicSettings
@@ -31,11 +32,9 @@ if TYPE_CHECKING:
     from onceflow.broker.handlers import Context
     from onceflow.broker.node import Node
 
-__all__ = ["OFFSETS_TOPIC", "Groups", "OffsetEntry", "client_of"]
+__all__ = ["Groups", "OffsetEntry", "client_of"]
 
 logger = logging.getLogger(__name__)
-
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 RETRY_S: Final = 1.0
 GROUP_ID_LENGTH_MAX: Final = 8_000
@@ -68,7 +67,7 @@ class Groups:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self.log = StateLog(node, OFFSETS_TOPIC, "offsets.topic", self._taken_back)
+        self.log = StateLog(node, CONSUMER_OFFSETS, "offsets.topic", self._taken_back)
         self.coordinators: list[Coordinator] = []
         self._load_all()
 

@@ -38,7 +38,9 @@ NAME_LENGTH_MAX: Final = 249
 PARTITIONS_MAX: Final = 10_000
 """Per topic; each open partition holds a file."""
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+TRANSACTION_STATE: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 
 
 class Topic:

@@ -13,7 +13,7 @@ A marker must not be on disk before 2: it would decide on its own. Nor may a rec
 same producer be on disk before its partition is known to be in it, or a marker that is written again would decide about
 that record. Hence the rule of this file: **while a transactional id is busy, everything else about it waits**. Busy
 means: a record about it was appended and is not on disk yet, or its markers are being written. Under `--durability os`
-nothing is ever busy: what is written counts.
+nothing is busy for longer than a request takes: what is written counts.
 
 If markers cannot be written, because the disk refuses, that is tried again until it works, and requests about the id
 are answered 51 meanwhile.
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 
 from onceflow.broker.partition import Partition
 from onceflow.broker.state_log import StateLog
+from onceflow.broker.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
 from onceflow.txn.coordinator import Coordinator
 from onceflow.txn.records import read_key, read_value, write_key, write_value
@@ -43,8 +44,6 @@ __all__ = ["Transactions"]
 
 logger = logging.getLogger(__name__)
 
-TRANSACTION_STATE: Final = "__transaction_state"
-CONSUMER_OFFSETS: Final = "__consumer_offsets"
 COORDINATOR_EPOCH: Final = 0
 """It would rise with every move of the coordinator to another node; there is one node."""
 MARKER_RETRY_S: Final = 0.5

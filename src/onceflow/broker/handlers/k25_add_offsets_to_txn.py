@@ -11,7 +11,7 @@ from typing import Final
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
-from onceflow.broker.transactions import CONSUMER_OFFSETS
+from onceflow.broker.topics import CONSUMER_OFFSETS
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 

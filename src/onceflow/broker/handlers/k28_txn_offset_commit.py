@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onceflow.broker.deferred import Answer, Deferred
-from onceflow.broker.groups import OFFSETS_TOPIC, OffsetEntry
+from onceflow.broker.groups import OffsetEntry
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
-from onceflow.broker.topics import Topic
+from onceflow.broker.topics import CONSUMER_OFFSETS, Topic
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.offsets import CommittedOffset
 from onceflow.wire.messages.txn_offset_commit import (
@@ -73,7 +73,7 @@ class _Commit:
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
-            [(OFFSETS_TOPIC, self._index)],
+            [(CONSUMER_OFFSETS, self._index)],
             add=self._version >= ADDED_ON_THE_WAY_FROM_VERSION,
             proceed=self._write,
             refuse=self._refuse,
