@@ -8,10 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from onceflow.cli.common import add_connection, connection, counted, name_and_value, whole_number
+from onceflow.cli.output import new_table, print_json, print_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from onceflow.client.admin import TopicDescription
 
 __all__ = ["add_parser", "run"]
@@ -86,7 +85,7 @@ def _list(args: argparse.Namespace) -> int:
 
     topics = [t for t in Admin(connection(args)).topics() if args.internal or not t.internal]
     if args.json:
-        return _print_json(
+        return print_json(
             [
                 {
                     "name": topic.name,
@@ -100,10 +99,10 @@ def _list(args: argparse.Namespace) -> int:
     if not topics:
         print("There are no topics yet. Create one with: onceflow topics create NAME", file=sys.stderr)
         return 0
-    table = _table("topic", partitions="right", replicas="right")
+    table = new_table("topic", partitions="right", replicas="right")
     for topic in topics:
         table.add_row(topic.name, str(len(topic.partitions)), str(topic.replication_factor))
-    _print(table)
+    print_table(table)
     return 0
 
 
@@ -114,7 +113,7 @@ def _describe(args: argparse.Namespace) -> int:
     names = args.topics or [t.name for t in admin.topics() if args.internal or not t.internal]
     descriptions = admin.describe(dict.fromkeys(names))
     if args.json:
-        return _print_json([_as_json(description) for description in descriptions])
+        return print_json([_as_json(description) for description in descriptions])
     if not descriptions:
         print("There are no topics yet. Create one with: onceflow topics create NAME", file=sys.stderr)
     for position, description in enumerate(descriptions):
@@ -141,7 +140,7 @@ def _create(args: argparse.Namespace) -> int:
             raise
         created = False
     if args.json:
-        return _print_json({"name": args.topic, "created": created})
+        return print_json({"name": args.topic, "created": created})
     partitions = counted(len(admin.topic(args.topic).partitions), "partition")
     if created:
         print(f"Created topic {args.topic} with {partitions}.")
@@ -175,7 +174,7 @@ def _delete(args: argparse.Namespace) -> int:
         if outcome["deleted"] and not args.json:
             print(f"Deleted topic {name}.")
     if args.json:
-        _print_json(outcomes)
+        print_json(outcomes)
     return 1 if failed else 0
 
 
@@ -195,7 +194,7 @@ def _print_description(description: TopicDescription) -> None:
     print(f"{description.name}  id {description.id}  about {counted(records, 'record')}")
     for name, value in description.configs.items():
         print(f"  {name}={value}")
-    table = _table("partition", leader="right", replicas="left", earliest="right", latest="right", records="right")
+    table = new_table("partition", leader="right", replicas="left", earliest="right", latest="right", records="right")
     for p in description.partitions:
         table.add_row(
             str(p.partition),
@@ -205,30 +204,4 @@ def _print_description(description: TopicDescription) -> None:
             str(p.latest),
             str(p.records_estimate),
         )
-    _print(table)
-
-
-def _table(first: str, **columns: str) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(first, overflow="fold")
-    for name, justify in columns.items():
-        table.add_column(name, justify=justify, no_wrap=True, min_width=len(name))  # type: ignore[arg-type]
-    return table
-
-
-def _print(table: Table) -> None:
-    from rich.console import Console
-
-    # A pipe has no width; rich would assume 80 columns and cut long names short.
-    width = None if sys.stdout.isatty() else 10_000
-    Console(highlight=False, markup=False, width=width).print(table)
-
-
-def _print_json(value: Any) -> int:
-    import json
-
-    print(json.dumps(value, indent=2, ensure_ascii=False))
-    return 0
+    print_table(table)
