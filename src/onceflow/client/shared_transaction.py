@@ -1,0 +1,317 @@
+"""A transaction that one process owns and many processes write into.
+
+The owner has the transactional id: it fences whoever had it before, records offsets, and ends the transaction. The
+others get a `Ticket`, which is the producer id and epoch that all of them write with.
+
+    transaction = SharedTransaction(cluster, "orders-app", timeout_ms=60_000)
+    transaction.fence()                   # every earlier owner is out, what it left open is aborted
+    transaction.ticket                    # for the writers
+    transaction.commit_offsets("orders-app", {("orders", 0): 42})
+    transaction.commit()                  # the ticket is now another one: that of the next transaction
+
+Invariants:
+
+- **Every transaction has an epoch of its own.** In V2 (KIP-890) each end hands out the next one; in V1 it is asked for
+  after each end. So a delayed request of an earlier transaction can never touch a later one.
+- **Nobody takes over twice.** Only `fence` asks without saying who we are. All later requests carry our id and epoch,
+  so that an owner that was itself fenced is told so (`Fenced`) and never fences its successor.
+- **An end is repeated until it is answered.** The coordinator recognises the repetition. If no answer comes in time the
+  outcome is unknown, and `OutcomeUnknown` says so; `fence` settles it, in this process or the next.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from onceflow.client.cluster import NOT_YET, Cluster, Refused, TopicPartition, refuse
+from onceflow.client.connection import ApiMissing, Connection, NoAnswer, Unreachable
+from onceflow.client.problems import ClientError
+from onceflow.errors import ErrorCode
+from onceflow.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from onceflow.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from onceflow.wire.messages.end_txn import EndTxnRequest
+from onceflow.wire.messages.init_producer_id import InitProducerIdRequest
+from onceflow.wire.messages.produce import ProduceRequest
+from onceflow.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+
+__all__ = ["Fenced", "OutcomeUnknown", "SharedTransaction", "Ticket", "TransactionsMissing"]
+
+T = TypeVar("T")
+
+POLL_S: Final = 0.002
+"""Between repetitions of "not yet" at first; it doubles up to `POLL_MAX_S`. Markers are written within milliseconds."""
+POLL_MAX_S: Final = 0.2
+
+_REPEAT: Final = NOT_YET | {
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+}
+_FENCED: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+"""The transaction is not ours to end, or not open any more: somebody took over, or it timed out."""
+
+V1, V2 = 1, 2
+_PRODUCE_MAX: Final = {V1: 11, V2: 12}
+_OFFSETS_MAX: Final = {V1: 4, V2: 5}
+_END_MAX: Final = {V1: 4, V2: 5}
+_INIT_MAX: Final = 5  # version 6 is for two-phase commit of others (KIP-939)
+_ADD_MAX: Final = 3  # later versions are for brokers
+
+
+class Fenced(ClientError):
+    """The coordinator or a leader says that this transaction is over: another owner, or the timeout."""
+
+
+class OutcomeUnknown(ClientError):
+    """The end of the transaction was asked for and no answer came: it may have been committed or not."""
+
+
+class TransactionsMissing(ClientError):
+    """The broker has no transactions, or too old ones."""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a writer needs to write into the transaction."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    version: int
+    """1 is the classic protocol, 2 that of KIP-890."""
+
+    @property
+    def produce_version_max(self) -> int:
+        return _PRODUCE_MAX[self.version]
+
+
+class SharedTransaction:
+    """The owner's side. Methods may be called from several threads: they take turns."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        *,
+        timeout_ms: int,
+        patience_s: float = 60.0,
+        version: int | None = None,
+    ) -> None:
+        """`patience_s`: how long "not yet" and a missing broker are put up with. `version`: 1 forces the classic
+        protocol."""
+        self.transactional_id = transactional_id
+        self.timeout_ms = timeout_ms
+        self._cluster = cluster
+        self._patience_s = patience_s
+        self._wanted_version = version
+        self._ticket: Ticket | None = None
+        self._added: set[TopicPartition] = set()
+        self._coordinators: dict[str, int] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def ticket(self) -> Ticket:
+        assert self._ticket is not None, "fence comes first"
+        return self._ticket
+
+    def fence(self) -> Ticket:
+        """Take the transactional id from whoever has it; what was open is aborted, what was being committed is
+        committed."""
+        with self._lock:
+            version = self._patiently(self._version, "asking what the broker knows")
+            producer_id, epoch = self._init(-1, -1)
+            return self._begin(producer_id, epoch, version)
+
+    def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        """Before the first write to them. In V2 the leaders do this by themselves."""
+        with self._lock:
+            new = [each for each in partitions if each not in self._added]
+            if self.ticket.version == V2 or not new:
+                return
+            by_topic: dict[str, list[int]] = defaultdict(list)
+            for topic, partition in new:
+                by_topic[topic].append(partition)
+            request = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=self.ticket.producer_id,
+                v3_and_below_producer_epoch=self.ticket.epoch,
+                v3_and_below_topics=[
+                    AddPartitionsToTxnTopic(name=name, partitions=numbers) for name, numbers in by_topic.items()
+                ],
+            )
+
+            def ask() -> None:
+                answer = self._coordinator().ask(request, at_most=_ADD_MAX)
+                for topic in answer.results_by_topic_v3_and_below:
+                    for each in topic.results_by_partition:
+                        _look(each.partition_error_code, f"adding {topic.name!r} to the transaction")
+
+            self._patiently(ask, "adding partitions to the transaction")
+            self._added.update(new)
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """The positions of a consumer group, as part of the transaction."""
+        if not offsets:
+            return
+        with self._lock:
+            if self.ticket.version == V1:
+                self._patiently(lambda: self._add_group(group), "adding offsets to the transaction")
+            self._patiently(lambda: self._send_offsets(group, offsets), "recording the source offsets")
+
+    def commit(self) -> Ticket:
+        """All of it becomes visible. The ticket of the next transaction. Raises `Fenced`, `OutcomeUnknown`."""
+        with self._lock:
+            return self._end(commit=True)
+
+    def abort(self) -> Ticket:
+        """Nothing of it will ever be visible. Raises `Fenced` if it is over already, in which case the same holds."""
+        with self._lock:
+            return self._end(commit=False)
+
+    def renew(self) -> Ticket:
+        """Take the next epoch, as ourselves. Also what keeps an id that is not used from being forgotten."""
+        with self._lock:
+            return self._renew(self.ticket)
+
+    def _begin(self, producer_id: int, epoch: int, version: int) -> Ticket:
+        self._added.clear()
+        self._ticket = Ticket(self.transactional_id, producer_id, epoch, version)
+        return self._ticket
+
+    def _version(self) -> int:
+        broker = self._cluster.any_broker()
+        try:
+            broker.version(InitProducerIdRequest, at_most=_INIT_MAX)
+            broker.version(EndTxnRequest)
+            broker.version(AddPartitionsToTxnRequest, at_most=_ADD_MAX)
+            broker.version(TxnOffsetCommitRequest)
+        except ApiMissing as problem:
+            raise TransactionsMissing(f"the broker at {broker.address} has no transactions: {problem}") from None
+        newest = (
+            broker.features().get("transaction.version", 0) >= V2
+            and broker.version(EndTxnRequest) >= _END_MAX[V2]
+            and broker.version(ProduceRequest) >= _PRODUCE_MAX[V2]
+            and broker.version(TxnOffsetCommitRequest) >= _OFFSETS_MAX[V2]
+        )
+        return V2 if newest and self._wanted_version != V1 else V1
+
+    def _init(self, producer_id: int, epoch: int) -> tuple[int, int]:
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+
+        def ask() -> tuple[int, int]:
+            answer = self._coordinator().ask(request, at_most=_INIT_MAX)
+            _look(answer.error_code, f"beginning transactions of {self.transactional_id!r}")
+            return answer.producer_id, answer.producer_epoch
+
+        return self._patiently(ask, f"beginning transactions of {self.transactional_id!r}")
+
+    def _end(self, *, commit: bool) -> Ticket:
+        ticket = self.ticket
+        if ticket.version == V1 and not commit and not self._added:
+            return self._renew(ticket)  # nothing is open, and V1 would call an end of nothing an error
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=ticket.producer_id,
+            producer_epoch=ticket.epoch,
+            committed=commit,
+        )
+
+        def ask() -> tuple[int, int]:
+            answer = self._coordinator().ask(request, at_most=_END_MAX[ticket.version])
+            _look(answer.error_code, "ending the transaction")
+            return answer.producer_id, answer.producer_epoch
+
+        try:
+            producer_id, epoch = self._patiently(ask, "ending the transaction")
+        except (NoAnswer, Unreachable) as problem:
+            raise OutcomeUnknown(f"the end of the transaction was not answered: {problem}") from None
+        if ticket.version == V1:
+            return self._renew(ticket)
+        return self._begin(producer_id, epoch, V2)
+
+    def _renew(self, ticket: Ticket) -> Ticket:
+        producer_id, epoch = self._init(ticket.producer_id, ticket.epoch)
+        return self._begin(producer_id, epoch, ticket.version)
+
+    def _add_group(self, group: str) -> None:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.ticket.producer_id,
+            producer_epoch=self.ticket.epoch,
+            group_id=group,
+        )
+        _look(self._coordinator().ask(request).error_code, "adding offsets to the transaction")
+        self._added.add(("__consumer_offsets", -1))  # something is open now
+
+    def _send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = defaultdict(list)
+        for (topic, partition), offset in offsets.items():
+            by_topic[topic].append(TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset))
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group,
+            producer_id=self.ticket.producer_id,
+            producer_epoch=self.ticket.epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=name, partitions=each) for name, each in by_topic.items()],
+        )
+        answer = self._group_coordinator(group).ask(request, at_most=_OFFSETS_MAX[self.ticket.version])
+        for topic in answer.topics:
+            for each in topic.partitions:
+                _look(each.error_code, f"recording the offset of partition {each.partition_index} of {topic.name!r}")
+
+    def _coordinator(self) -> Connection:
+        found = self._coordinators.get("transactions")
+        if found is None:
+            found = self._coordinators["transactions"] = self._cluster.transaction_coordinator(self.transactional_id).id
+        return self._cluster.node(found)
+
+    def _group_coordinator(self, group: str) -> Connection:
+        found = self._coordinators.get("offsets")
+        if found is None:
+            found = self._coordinators["offsets"] = self._cluster.group_coordinator(group).id
+        return self._cluster.node(found)
+
+    def _patiently(self, ask: Callable[[], T], doing: str) -> T:
+        """Everything here may be asked twice: each request names our epoch, and the coordinator knows a repetition."""
+        deadline = time.monotonic() + self._patience_s
+        wait = POLL_S
+        while True:
+            try:
+                return ask()
+            except Refused as refusal:
+                if refusal.code not in _REPEAT or time.monotonic() > deadline:
+                    raise
+            except (NoAnswer, Unreachable):
+                if time.monotonic() > deadline:
+                    raise
+            self._coordinators.clear()  # whoever it was may not be it any more
+            time.sleep(wait)
+            wait = min(2 * wait, POLL_MAX_S)
+
+
+def _look(code: int, doing: str) -> None:
+    if code in _FENCED:
+        raise Fenced(f"{doing} failed: the transaction belongs to somebody else or is over (error {code})")
+    refuse(code, doing)

@@ -1,0 +1,65 @@
+"""Spark, exactly once: a Kafka source that needs no jar, and a sink with one transaction per micro-batch.
+
+    spark = onceflow.spark.session("orders", master="local[2]")       # or your own session, and register(spark)
+    orders = spark.readStream.format("onceflow").option("kafka.bootstrap.servers", "...").option("subscribe", "orders").load()
+    sink = onceflow.spark.KafkaSink(app_id="orders", bootstrap_servers="...", topic="invoices")
+    orders.select("key", "value").writeStream.foreachBatch(sink).option("checkpointLocation", "...").start()
+
+Works on any Kafka from 3.6 on. Needs PySpark 4.2 or newer: `pip install 'onceflow[spark]'`. Names are imported when they are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onceflow.spark.listening import BatchResult, SinkListener, Step
+    from onceflow.spark.problems import (
+        BatchFailed,
+        CheckpointMismatch,
+        CommitUnknown,
+        SinkError,
+        TakenOver,
+        TransactionTimedOut,
+    )
+    from onceflow.spark.session import session
+    from onceflow.spark.sink import KafkaSink, write
+    from onceflow.spark.source import lag, register
+
+__all__ = [
+    "BatchFailed",
+    "BatchResult",
+    "CheckpointMismatch",
+    "CommitUnknown",
+    "KafkaSink",
+    "SinkError",
+    "SinkListener",
+    "Step",
+    "TakenOver",
+    "TransactionTimedOut",
+    "lag",
+    "register",
+    "session",
+    "write",
+]
+
+_WHERE = {
+    "KafkaSink": "sink",
+    "write": "sink",
+    "register": "source",
+    "lag": "source",
+    "session": "session",
+    "BatchResult": "listening",
+    "SinkListener": "listening",
+    "Step": "listening",
+} | dict.fromkeys(
+    ("BatchFailed", "CheckpointMismatch", "CommitUnknown", "SinkError", "TakenOver", "TransactionTimedOut"), "problems"
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_WHERE[name]}")
+    return getattr(module, name)

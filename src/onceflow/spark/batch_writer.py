@@ -1,0 +1,448 @@
+"""One DataFrame into Kafka as one transaction: steps 3 to 6 of a micro-batch, repeated as a whole until they succeed.
+
+The writer owns the transactional id. It knows nothing of queries and checkpoints; `KafkaSink` and `write` do.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from onceflow.client.cluster import Cluster, Refused, TopicPartition
+from onceflow.client.connection import ApiMissing, NoAnswer, Unreachable
+from onceflow.client.problems import ClientError
+from onceflow.client.producing import Producing, WriteRefused
+from onceflow.client.shared_transaction import Fenced, OutcomeUnknown, SharedTransaction
+from onceflow.errors import ErrorCode, OnceflowError
+from onceflow.spark.listening import BatchResult, SinkListener, Step
+from onceflow.spark.problems import BatchFailed, CommitUnknown, SinkError, TakenOver, TransactionTimedOut
+from onceflow.spark.progress import PARTITION, PROGRESS_TOPIC, Progress, ensure_topic, read_progress
+from onceflow.spark.sequencer import Refusal, Run, Sequencer, TaskReport
+from onceflow.spark.task import RESULT_SCHEMA, WritePlan, task_writer
+from onceflow.spark.writing import WriteSettings
+from onceflow.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+
+__all__ = ["BatchWriter", "Recorded"]
+
+log = logging.getLogger("onceflow.spark")
+
+IDLE_S_MAX: Final = 12 * 3600.0
+"""Coordinators forget an id that was not used for a week; after this time we say that we are still there."""
+LAST_SEQUENCE: Final = 0x7FFFFFFF
+
+
+class Recorded:
+    """What goes into the transaction beside the rows."""
+
+    def __init__(self, progress: Progress | None = None, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        self.progress = progress
+        self.offsets = offsets or {}
+
+
+class BatchWriter:
+    """Writes DataFrames under one app id, one after the other."""
+
+    def __init__(
+        self, settings: WriteSettings, app_id: str, listeners: tuple[SinkListener, ...] = (), version: int | None = None
+    ) -> None:
+        self.settings = settings
+        self.app_id = app_id
+        self._listeners = listeners
+        self._version = version
+        self._cluster: Cluster | None = None
+        self._transaction: SharedTransaction | None = None
+        self._sequencer: Sequencer | None = None
+        self._used_at = 0.0
+
+    def close(self) -> None:
+        if self._sequencer is not None:
+            self._sequencer.close()
+        if self._cluster is not None:
+            self._cluster.close()
+        self._sequencer = self._cluster = self._transaction = None
+
+    @property
+    def cluster(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self.settings.client)
+        return self._cluster
+
+    # --- steps 1 and 2
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the app id is ours: step 1 was taken, and nothing has happened since that puts it in doubt."""
+        return self._transaction is not None
+
+    def fence(self, batch_id: int) -> None:
+        transaction = SharedTransaction(
+            self.cluster,
+            self.app_id,
+            timeout_ms=self.settings.transaction_timeout_ms,
+            patience_s=self.settings.delivery_timeout_ms / 1000,
+            version=self._version,
+        )
+        with self._step(Step.FENCE, batch_id), self._explained():
+            transaction.fence()
+        self._transaction = transaction
+        self._used_at = time.monotonic()
+
+    def progress(self, batch_id: int) -> Progress | None:
+        """Of the app, as of the fence."""
+        with self._step(Step.PROGRESS, batch_id), self._explained():
+            ensure_topic(self.cluster)
+            return read_progress(self.cluster, self.app_id)
+
+    # --- steps 3 to 6
+
+    def write(
+        self,
+        frame: Any,
+        batch_id: int,
+        query_id: str,
+        recorded: Recorded,
+        *,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> BatchResult:
+        """All of it or nothing. Raises `SinkError`; then nothing is visible, unless it is `CommitUnknown`."""
+        attempts = 0
+        while True:
+            attempts += 1
+            if not self.is_fenced:
+                self.fence(batch_id)
+            try:
+                result = self._attempt(frame, batch_id, query_id, recorded, attempts)
+            except _Again as failure:
+                if attempts > self.settings.retries or is_stopping():
+                    raise BatchFailed(
+                        f"batch {batch_id} of {self.app_id!r} failed {_times(attempts)}; nothing of it is visible. "
+                        f"Last reason: {failure}"
+                    ) from failure.__cause__
+                log.warning("%s: batch %d failed, running it again as a whole: %s", self.app_id, batch_id, failure)
+                continue
+            log.info("%s", result)
+            for listener in self._listeners:
+                listener.on_batch(result)
+            return result
+
+    def write_at_least_once(self, frame: Any, batch_id: int, query_id: str) -> BatchResult:
+        """Without a transaction: a batch that is run again is written again."""
+        begun = time.monotonic()
+        rows = frame.mapInArrow(task_writer(self._plan()), RESULT_SCHEMA).collect()
+        result = BatchResult(
+            app_id=self.app_id,
+            batch_id=batch_id,
+            query_id=query_id,
+            rows=sum(each.rows for each in rows),
+            bytes=sum(each.bytes for each in rows),
+            tasks=len(rows),
+            write_ms=(time.monotonic() - begun) * 1000,
+        )
+        log.info("%s", result)
+        for listener in self._listeners:
+            listener.on_batch(result)
+        return result
+
+    def skipped(self, result: BatchResult) -> None:
+        log.info("%s", result)
+        for listener in self._listeners:
+            listener.on_batch(result)
+
+    def _attempt(self, frame: Any, batch_id: int, query_id: str, recorded: Recorded, attempts: int) -> BatchResult:
+        transaction = self._owned()
+        begun = time.monotonic()
+        run = Run(prepare=transaction.add_partitions, patience_s=self.settings.transaction_timeout_ms / 1000)
+        sequencer = self._sequencer_for(frame.sparkSession)
+        try:
+            with self._step(Step.WRITE, batch_id):
+                tasks = self._run_tasks(frame, run, sequencer, transaction)
+            written = time.monotonic()
+            with self._step(Step.VERIFY, batch_id):
+                reports = self._verified(run, tasks, transaction)
+            with self._step(Step.RECORD, batch_id):
+                self._record(recorded, transaction)
+            with self._step(Step.COMMIT, batch_id):
+                transaction.commit()
+            self._used_at = time.monotonic()
+        except OutcomeUnknown as problem:
+            self._transaction = None
+            raise CommitUnknown(
+                f"the commit of batch {batch_id} of {self.app_id!r} was not answered ({problem}): the batch is "
+                "visible as a whole or not at all. "
+                "Start the query again: it finds out which, and goes on from there"
+            ) from None
+        except Fenced as problem:
+            self._transaction = None
+            raise self._gone(batch_id, begun, problem) from None
+        except (_Spoiled, ClientError) as problem:
+            self._give_up(run, sequencer, batch_id, begun)
+            raise self._judged(problem, batch_id, begun) from problem.__cause__
+        except BaseException:  # interrupted, or a listener failed: nothing may stay open
+            self._give_up(run, sequencer, batch_id, begun)
+            raise
+        finally:
+            sequencer.forget(run)
+        return BatchResult(
+            app_id=self.app_id,
+            batch_id=batch_id,
+            query_id=query_id,
+            rows=sum(each.rows for each in reports.values()),
+            bytes=sum(each.bytes for each in reports.values()),
+            partitions=_partitions(reports),
+            tasks=len(reports),
+            attempts=attempts,
+            write_ms=(written - begun) * 1000,
+            commit_ms=(self._used_at - written) * 1000,
+        )
+
+    def _owned(self) -> SharedTransaction:
+        assert self._transaction is not None
+        if time.monotonic() - self._used_at > IDLE_S_MAX:
+            with self._explained():
+                self._transaction.renew()
+        return self._transaction
+
+    def _run_tasks(self, frame: Any, run: Run, sequencer: Sequencer, transaction: SharedTransaction) -> dict[int, int]:
+        """The attempt that did each task, by what Spark says."""
+        plan = self._plan(ticket=transaction.ticket, door=sequencer.open(run))
+        try:
+            rows = frame.mapInArrow(task_writer(plan), RESULT_SCHEMA).collect()
+        except Exception as problem:  # whatever Spark raises; it is the cause of what we raise
+            failure = run.failure
+            if failure is not None and failure.kind == "fenced":
+                raise Fenced(failure.sentence) from None
+            kind, sentence = (failure.kind, failure.sentence) if failure else ("task", _first_line(problem))
+            raise _Spoiled(kind, sentence) from problem
+        return {each.task: each.rows for each in rows}
+
+    def _verified(self, run: Run, tasks: Mapping[int, int], transaction: SharedTransaction) -> dict[int, TaskReport]:
+        """Nobody is writing any more; what Spark, the tasks and the brokers say is the same."""
+        try:
+            reports, counts = run.close()
+        except Refusal as refusal:
+            raise _Spoiled("task", str(refusal)) from None
+        if tasks != {task: report.rows for task, report in reports.items()}:
+            raise _Spoiled("task", "Spark and the tasks do not agree about who has written what")
+        for where, last in self._last_sequences(counts, transaction).items():
+            if last != (counts[where] - 1) & LAST_SEQUENCE:
+                raise _Spoiled(
+                    "delivery",
+                    f"partition {where[1]} of {where[0]!r} has not stored what was acknowledged (sequence {last}, "
+                    f"sent {counts[where]})",
+                )
+        return reports
+
+    def _last_sequences(
+        self, counts: Mapping[TopicPartition, int], transaction: SharedTransaction
+    ) -> dict[TopicPartition, int]:
+        """What the leaders say our producer wrote last. Without the right to ask, nothing."""
+        ticket = transaction.ticket
+        by_leader: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        topics = {topic for topic, _ in counts}
+        try:
+            leaders = self.cluster.leaders(topics) if topics else {}
+            for where in counts:
+                leader = leaders.get(where)
+                if leader is not None:
+                    by_leader[leader][where[0]].append(where[1])
+            found: dict[TopicPartition, int] = {}
+            for leader, wanted in by_leader.items():
+                request = DescribeProducersRequest(
+                    topics=[TopicRequest(name=name, partition_indexes=each) for name, each in wanted.items()]
+                )
+                for topic in self.cluster.node(leader).ask(request).topics:
+                    for partition in topic.partitions:
+                        if partition.error_code != ErrorCode.NONE:
+                            continue
+                        mine = [each for each in partition.active_producers if each.producer_id == ticket.producer_id]
+                        if mine and mine[0].producer_epoch == ticket.epoch:
+                            found[topic.name, partition.partition_index] = mine[0].last_sequence
+                        else:
+                            found[topic.name, partition.partition_index] = -2
+            return found
+        except (Refused, ApiMissing, NoAnswer, Unreachable) as problem:
+            log.debug("%s: the brokers could not be asked what they have stored: %s", self.app_id, problem)
+            return {}
+
+    def _record(self, recorded: Recorded, transaction: SharedTransaction) -> None:
+        transaction.commit_offsets(self.app_id, recorded.offsets)
+        if recorded.progress is None:
+            return
+        ticket = transaction.ticket
+        transaction.add_partitions([(PROGRESS_TOPIC, PARTITION)])
+        batch = recorded.progress.to_batch(producer_id=ticket.producer_id, epoch=ticket.epoch, sequence=0)
+        producing = Producing(
+            self.cluster,
+            transactional_id=ticket.transactional_id,
+            version_max=ticket.produce_version_max,
+            delivery_timeout_s=self.settings.delivery_timeout_ms / 1000,
+        )
+        try:
+            producing.send({(PROGRESS_TOPIC, PARTITION): batch})
+        except WriteRefused as refusal:
+            if refusal.code in (
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                ErrorCode.PRODUCER_FENCED,
+                ErrorCode.INVALID_TXN_STATE,
+            ):
+                raise Fenced(str(refusal)) from None
+            raise
+
+    # --- when it does not go well
+
+    def _give_up(self, run: Run, sequencer: Sequencer, batch_id: int, begun: float) -> None:
+        """End the transaction, so that nothing of it is ever visible and readers are not held back."""
+        sequencer.forget(run)
+        transaction, self._transaction = self._transaction, None
+        if transaction is None:
+            return
+        try:
+            transaction.abort()
+        except Fenced as problem:
+            raise self._gone(batch_id, begun, problem) from None
+        except OnceflowError as problem:
+            # The next fence aborts it, or the transaction timeout does.
+            log.warning("%s: the transaction of batch %d could not be aborted yet: %s", self.app_id, batch_id, problem)
+            return
+        self._transaction = transaction
+        self._used_at = time.monotonic()
+
+    def _judged(self, problem: OnceflowError, batch_id: int, begun: float) -> Exception:
+        """Worth another try or not."""
+        if isinstance(problem, _Spoiled) and problem.kind in ("refused", "columns"):
+            return BatchFailed(
+                f"batch {batch_id} of {self.app_id!r} cannot be written: {problem}. Nothing of it is visible"
+            )
+        if isinstance(problem, Refused | WriteRefused):
+            return BatchFailed(
+                f"batch {batch_id} of {self.app_id!r} cannot be written: {_with_advice(problem, self.app_id)}. "
+                "Nothing of it is visible"
+            )
+        return _Again(str(problem))
+
+    def _gone(self, batch_id: int, begun: float, problem: Exception) -> SinkError:
+        open_s = time.monotonic() - begun
+        timeout_s = self.settings.transaction_timeout_ms / 1000
+        if open_s >= timeout_s:
+            return TransactionTimedOut(
+                f"batch {batch_id} of {self.app_id!r} was open for {open_s:.0f} s, and the broker aborts a "
+                f"transaction after {timeout_s:g} s "
+                "(transaction_timeout_ms). Nothing of the batch is visible and nothing is lost: raise the "
+                "setting, or make batches smaller "
+                "(maxOffsetsPerTrigger), and start the query again"
+            )
+        return TakenOver(
+            f"another run with the app id {self.app_id!r} has taken over, so this one stops; batch {batch_id} was "
+            "not committed by this run and the "
+            f"other one writes it. If both were meant to run, give each its own app_id ({problem})"
+        )
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Refusals of the coordinator as advice."""
+        try:
+            yield
+        except Fenced as problem:
+            raise TakenOver(f"another run with the app id {self.app_id!r} is taking over: {problem}") from None
+        except Refused as refusal:
+            raise SinkError(
+                f"{_with_advice(refusal, self.app_id, self.settings.transaction_timeout_ms)}. Nothing was written"
+            ) from None
+
+    # --- the rest
+
+    def _plan(self, **shared: Any) -> WritePlan:
+        settings = self.settings
+        return WritePlan(
+            settings=settings.client,
+            topic=settings.topic,
+            partitioning=settings.partitioning,
+            codec=settings.codec,
+            level=settings.compression_level,
+            batch_bytes=settings.batch_bytes,
+            buffer_bytes=settings.buffer_bytes,
+            delivery_timeout_s=settings.delivery_timeout_ms / 1000,
+            **shared,
+        )
+
+    def _sequencer_for(self, spark: Any) -> Sequencer:
+        if self._sequencer is None:
+            bind, advertised = _driver_address(spark, self.settings.driver_host)
+            self._sequencer = Sequencer(bind, self.settings.driver_port, advertised_host=advertised)
+        return self._sequencer
+
+    @contextmanager
+    def _step(self, step: Step, batch_id: int) -> Iterator[None]:
+        for listener in self._listeners:
+            listener.before(step, batch_id)
+        yield
+        for listener in self._listeners:
+            listener.after(step, batch_id)
+
+
+class _Again(Exception):
+    """The batch failed in a way that may not repeat itself, and its transaction is aborted."""
+
+
+class _Spoiled(OnceflowError):
+    """The tasks did not all succeed."""
+
+    def __init__(self, kind: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.kind = kind
+
+
+def _driver_address(spark: Any, wanted: str | None) -> tuple[str, str]:
+    """Where to listen, and what to tell the executors."""
+    context = spark.sparkContext
+    if wanted is None and context.master.startswith("local["):
+        return "127.0.0.1", "127.0.0.1"  # the executors are threads of this machine's JVM
+    conf = context.getConf()
+    host = wanted or conf.get("spark.driver.host", "127.0.0.1")
+    return conf.get("spark.driver.bindAddress", None) or host, host
+
+
+def _with_advice(refusal: Refused | WriteRefused, app_id: str, timeout_ms: int | None = None) -> str:
+    match refusal.code:
+        case ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            return (
+                f"{refusal}: transaction_timeout_ms={timeout_ms} is above the broker's transaction.max.timeout.ms; "
+                "lower the one or raise the other"
+            )
+        case ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return (
+                f"{refusal}: the principal needs WRITE and DESCRIBE on the transactional id {app_id!r}, which is the "
+                "app id"
+            )
+        case ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            return f"{refusal}: the principal needs READ on the consumer group {app_id!r}, which is the app id"
+        case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return (
+                f"{refusal}: the principal needs READ on the source topics, WRITE on the targets, and READ and WRITE "
+                f"on {PROGRESS_TOPIC}"
+            )
+        case ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return f"{refusal}: the principal lacks a right on the cluster"
+        case _:
+            return str(refusal)
+
+
+def _partitions(reports: Mapping[int, TaskReport]) -> dict[str, list[int]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for report in reports.values():
+        for topic, partitions in report.partitions.items():
+            found[topic].update(partitions)
+    return {topic: sorted(each) for topic, each in sorted(found.items())}
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _first_line(problem: BaseException) -> str:
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return lines[0][:500] if lines else type(problem).__name__

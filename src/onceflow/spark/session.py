@@ -1,0 +1,85 @@
+"""A Spark session with what an exactly-once job needs, and a list of what was set and why.
+
+    spark = onceflow.spark.session("orders", master="local[4]")
+
+What you set yourself (arguments, spark-defaults.conf, spark-submit --conf) is never changed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+__all__ = ["Setting", "recommended", "session"]
+
+
+class Setting(NamedTuple):
+    name: str
+    value: str
+    why: str
+
+
+_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def recommended(master: str | None) -> list[Setting]:
+    """For a job on this master; None if spark-submit decides."""
+    settings = [
+        Setting("spark.sql.streaming.stateStore.providerClass", _ROCKSDB, "state on disk, not in the JVM's heap"),
+        Setting(
+            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
+            "true",
+            "a micro-batch writes what changed, not a snapshot of all state",
+        ),
+        Setting(
+            "spark.sql.execution.arrow.maxRecordsPerBatch", "20000", "fewer, larger batches between JVM and Python"
+        ),
+        Setting("spark.speculation", "false", "a speculative copy of a task that writes can only wait"),
+        Setting("spark.sql.streaming.minBatchesToRetain", "100", "enough of the logs to go back to, and no more"),
+    ]
+    if master is not None and master.startswith("local"):
+        cores = max(2, os.cpu_count() or 2)
+        settings += [
+            Setting(
+                "spark.sql.shuffle.partitions", str(cores), "one per core; fixed by the first run of a stateful query"
+            ),
+            Setting("spark.ui.showConsoleProgress", "false", "progress bars of jobs that take milliseconds"),
+        ]
+    return settings
+
+
+def session(
+    app_name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None, quiet: bool = False
+) -> Any:
+    """A session with the source registered. It says on stderr what it set, unless `quiet`."""
+    from pyspark.conf import SparkConf
+    from pyspark.sql import SparkSession
+
+    from onceflow.spark.source import register
+
+    if (master or "").startswith("local"):
+        # Executors are on this machine: they are to run the Python that has this package.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    own = SparkConf()  # what spark-submit and spark-defaults.conf say
+    given = {**dict(own.getAll()), **(conf or {})}
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in (conf or {}).items():
+        builder = builder.config(name, value)
+    chosen = [each for each in recommended(master) if each.name not in given]
+    for each in chosen:
+        builder = builder.config(each.name, each.value)
+    spark = builder.getOrCreate()
+    register(spark)
+    if not quiet:
+        _say(app_name, chosen)
+    return spark
+
+
+def _say(app_name: str, settings: list[Setting]) -> None:
+    print(f"onceflow session {app_name!r}: set", file=sys.stderr)
+    for each in settings:
+        print(f"  {each.name}={each.value}  # {each.why}", file=sys.stderr)

@@ -1,0 +1,356 @@
+"""What an executor's task does: rows in, acknowledged record batches out.
+
+    JVM --Arrow--> Python worker: partition of each row, rows by partition, record batches --Produce--> leaders
+
+Rows are collected up to `buffer_bytes` and then written as few large batches, one per partition and request. In a
+transaction a partition is written only while the sequencer has granted the turn on it, so nothing is ever on its way
+without the driver knowing; in an at-least-once write each task has a producer id of its own and no turns are needed.
+
+The order of rows is kept within a task and partition, as Kafka's own producers keep it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onceflow.client.admin import TopicMissingError
+from onceflow.client.cluster import Cluster, Refused, TopicPartition, refuse
+from onceflow.client.connection import NoAnswer, Unreachable
+from onceflow.client.producing import Producing, WriteRefused
+from onceflow.client.settings import ClientSettings
+from onceflow.client.shared_transaction import Ticket
+from onceflow.errors import ErrorCode, OnceflowError
+from onceflow.spark.encoding import Packed, Rows, group_by_partition, pack
+from onceflow.spark.murmur2 import partitions_of
+from onceflow.spark.sequencer import Door, TaskReport, Turns
+from onceflow.wire.compression import Codec
+from onceflow.wire.messages.init_producer_id import InitProducerIdRequest
+
+__all__ = ["RESULT_SCHEMA", "RowRefused", "WritePlan", "task_writer"]
+
+RESULT_SCHEMA: Final = "task int, attempt long, rows long, bytes long"
+_RESULT_ARROW: Final = pa.schema(
+    [("task", pa.int32()), ("attempt", pa.int64()), ("rows", pa.int64()), ("bytes", pa.int64())]
+)
+_GONE: Final = frozenset(
+    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+)
+_PRODUCE_MAX: Final = 12  # later versions name topics by id
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritePlan:
+    """Everything that the tasks of one write need; it travels to the executors."""
+
+    settings: ClientSettings
+    topic: str | None
+    partitioning: str
+    codec: Codec
+    level: int | None
+    batch_bytes: int
+    buffer_bytes: int
+    delivery_timeout_s: float
+    ticket: Ticket | None = None
+    """None: at least once, each task with a producer id of its own."""
+    door: Door | None = None
+
+
+class RowRefused(OnceflowError):
+    """A row cannot be written as it is; the message says what is wrong with it."""
+
+
+def task_writer(plan: WritePlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `DataFrame.mapInArrow`."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        task, attempt = context.partitionId(), context.taskAttemptId()
+        report = _in_transaction(plan, task, attempt, batches) if plan.ticket else _alone(plan, task, batches)
+        row = {"task": [task], "attempt": [attempt], "rows": [report.rows], "bytes": [report.bytes]}
+        yield pa.RecordBatch.from_pydict(row, schema=_RESULT_ARROW)
+
+    return write
+
+
+def _in_transaction(plan: WritePlan, task: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+    assert plan.ticket is not None
+    assert plan.door is not None
+    turns = Turns(plan.door, task, str(attempt), timeout_s=plan.delivery_timeout_s)
+    try:
+        producing = Producing(
+            _cluster(plan.settings),
+            transactional_id=plan.ticket.transactional_id,
+            version_max=plan.ticket.produce_version_max,
+            delivery_timeout_s=plan.delivery_timeout_s,
+        )
+        sender = _TurnSender(producing, plan.ticket, turns)
+        report = _write(plan, task, producing, sender, batches)
+        turns.leave(report)
+        return report
+    except BaseException as problem:
+        turns.fail(*_explained(problem))
+        raise
+
+
+def _alone(plan: WritePlan, task: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+    cluster = _cluster(plan.settings)
+    producing = Producing(
+        cluster, transactional_id=None, version_max=_PRODUCE_MAX, delivery_timeout_s=plan.delivery_timeout_s
+    )
+    return _write(plan, task, producing, _OwnSender(producing, cluster, plan.delivery_timeout_s), batches)
+
+
+def _explained(problem: BaseException) -> tuple[str, str]:
+    """What kind of failure this is, for the driver, and a sentence."""
+    if isinstance(problem, WriteRefused):
+        return ("fenced", str(problem)) if problem.code in _GONE else ("refused", _advice(problem))
+    if isinstance(problem, RowRefused | TopicMissingError):
+        return "refused", str(problem)
+    if isinstance(problem, OnceflowError):
+        return "delivery", str(problem)
+    return "task", f"{type(problem).__name__}: {problem}"
+
+
+def _advice(problem: WriteRefused) -> str:
+    match problem.code:
+        case ErrorCode.MESSAGE_TOO_LARGE:
+            return (
+                f"{problem}. A record, or a batch of them, is larger than the topic takes (max.message.bytes): lower "
+                "batch_bytes"
+            )
+        case ErrorCode.INVALID_RECORD:
+            return f"{problem}. A compacted topic needs a key in every row"
+        case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return f"{problem}. The principal needs WRITE on topic {problem.topic!r}"
+        case ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return f"{problem}. The principal needs WRITE on the transactional id, which is the app id"
+        case _:
+            return str(problem)
+
+
+# --- from rows to batches
+
+
+def _write(
+    plan: WritePlan, task: int, producing: Producing, sender: _Sender, batches: Iterable[pa.RecordBatch]
+) -> TaskReport:
+    rows = size = flushes = 0
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    written: dict[str, set[int]] = defaultdict(set)
+
+    def flush() -> None:
+        nonlocal flushes, size, waiting_bytes
+        table = pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        waiting.clear()
+        waiting_bytes = 0
+        for batch in table:
+            packed = _packed(plan, producing, batch, task, flushes)
+            size += sum(len(each.records) for several in packed.values() for each in several)
+            for topic, partition in packed:
+                written[topic].add(partition)
+            sender.send(packed)
+        flushes += 1
+
+    for batch in batches:
+        if batch.num_rows:
+            rows += batch.num_rows
+            waiting.append(batch)
+            waiting_bytes += batch.nbytes
+            if waiting_bytes >= plan.buffer_bytes:
+                flush()
+    if waiting:
+        flush()
+    return TaskReport(rows=rows, bytes=size, partitions={topic: sorted(each) for topic, each in written.items()})
+
+
+def _packed(
+    plan: WritePlan, producing: Producing, batch: pa.RecordBatch, task: int, flushes: int
+) -> dict[TopicPartition, list[Packed]]:
+    """The rows as batches, by topic and partition."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    now_ms = time.time_ns() // 1_000_000
+    whole = Rows(
+        keys=columns.get("key"),
+        values=columns["value"],
+        headers=columns.get("headers"),
+        timestamps_ms=_milliseconds(columns["timestamp"], now_ms) if "timestamp" in columns else None,
+    )
+    found: dict[TopicPartition, list[Packed]] = {}
+    for topic, rows, chosen in _by_topic(plan, whole, columns):
+        numbers = _partitions(plan, producing, topic, rows, chosen, task, flushes)
+        for number, indices in group_by_partition(numbers):
+            mine = rows if len(indices) == len(rows) else rows.take(indices)
+            found[topic, number] = list(
+                pack(mine, codec=plan.codec, level=plan.level, batch_bytes_max=plan.batch_bytes, now_ms=now_ms)
+            )
+    return found
+
+
+def _by_topic(plan: WritePlan, rows: Rows, columns: Mapping[str, Any]) -> Iterator[tuple[str, Rows, pa.Array | None]]:
+    """The rows of each topic, with the partitions that the user has chosen for them."""
+    chosen = columns.get("partition")
+    topics = columns.get("topic")
+    if topics is None or plan.topic is not None:
+        assert plan.topic is not None
+        yield plan.topic, rows, chosen
+        return
+    if topics.null_count:
+        raise RowRefused("a row has no topic: its column is null, and the sink has no topic= of its own")
+    encoded = pc.dictionary_encode(topics)
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    for code, indices in group_by_partition(codes):
+        taken = None if chosen is None else chosen.take(pa.array(indices))
+        yield encoded.dictionary[code].as_py(), rows.take(indices), taken
+
+
+def _partitions(
+    plan: WritePlan,
+    producing: Producing,
+    topic: str,
+    rows: Rows,
+    chosen: pa.Array | None,
+    task: int,
+    flushes: int,
+) -> np.ndarray[Any, Any]:
+    """The partition of each row: chosen by the user, else by Kafka's partitioner, else one for all that have no key."""
+    count = producing.partition_count(topic)
+    if plan.partitioning == "task":
+        numbers = np.full(len(rows), task % count, np.int32)
+    else:
+        sticky = (task + flushes) % count
+        if rows.keys is None or rows.keys.null_count == len(rows):
+            numbers = np.full(len(rows), sticky, np.int32)
+        else:
+            numbers = partitions_of(rows.keys, count)
+            if rows.keys.null_count:
+                numbers = np.where(numbers < 0, np.int32(sticky), numbers)
+    if chosen is not None:
+        wanted = chosen.fill_null(-1).to_numpy(zero_copy_only=False)
+        if wrong := [int(each) for each in wanted if each < -1 or each >= count][:1]:
+            raise RowRefused(f"a row wants partition {wrong[0]} of {topic!r}, which has {count}")
+        numbers = np.where(wanted >= 0, wanted, numbers)
+    return numbers
+
+
+def _milliseconds(timestamps: pa.Array, now_ms: int) -> np.ndarray[Any, Any]:
+    """Spark's microseconds, cut towards the past as Spark's own sink does. A row without a timestamp is written now."""
+    micros = timestamps.cast(pa.int64()).fill_null(now_ms * 1000)
+    return np.asarray(micros.to_numpy(zero_copy_only=False) // 1000)
+
+
+# --- from batches to brokers
+
+
+class _Sender:
+    """Sends batches, each partition's in order."""
+
+    def send(self, packed: dict[TopicPartition, list[Packed]]) -> None:
+        raise NotImplementedError
+
+
+class _TurnSender(_Sender):
+    """Into the shared transaction, a turn at a time."""
+
+    def __init__(self, producing: Producing, ticket: Ticket, turns: Turns) -> None:
+        self._producing = producing
+        self._ticket = ticket
+        self._turns = turns
+
+    def send(self, packed: dict[TopicPartition, list[Packed]]) -> None:
+        while packed:
+            sequences = self._turns.take(list(packed))
+            mine = {where: packed.pop(where) for where in sequences}
+            for several in _rounds(mine):
+                self._producing.send(
+                    {
+                        where: each.sealed(self._ticket.producer_id, self._ticket.epoch, sequences[where], True)
+                        for where, each in several.items()
+                    }
+                )
+                for where, each in several.items():
+                    sequences[where] = _after(sequences[where], each.count)
+                    self._turns.now_at(where, sequences[where])
+
+
+class _OwnSender(_Sender):
+    """Idempotent, with a producer id that nobody else has."""
+
+    def __init__(self, producing: Producing, cluster: Cluster, patience_s: float) -> None:
+        self._producing = producing
+        self._cluster = cluster
+        self._patience_s = patience_s
+        self._identity: tuple[int, int] | None = None
+        self._sequences: dict[TopicPartition, int] = defaultdict(int)
+
+    def send(self, packed: dict[TopicPartition, list[Packed]]) -> None:
+        if self._identity is None:
+            self._identity = _new_producer(self._cluster, self._patience_s)
+        producer_id, epoch = self._identity
+        for several in _rounds(packed):
+            self._producing.send(
+                {
+                    where: each.sealed(producer_id, epoch, self._sequences[where], False)
+                    for where, each in several.items()
+                }
+            )
+            for where, each in several.items():
+                self._sequences[where] = _after(self._sequences[where], each.count)
+
+
+def _rounds(packed: Mapping[TopicPartition, list[Packed]]) -> Iterator[dict[TopicPartition, Packed]]:
+    """The first batch of each partition, then the second of each, and so on."""
+    for number in range(max(map(len, packed.values()), default=0)):
+        yield {where: batches[number] for where, batches in packed.items() if number < len(batches)}
+
+
+def _after(sequence: int, count: int) -> int:
+    """Sequences go round at 2^31."""
+    return (sequence + count) & 0x7FFFFFFF
+
+
+def _new_producer(cluster: Cluster, patience_s: float) -> tuple[int, int]:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            answer = cluster.any_broker().ask(
+                InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), at_most=5
+            )
+            refuse(answer.error_code, "asking for a producer id")
+            return answer.producer_id, answer.producer_epoch
+        except (NoAnswer, Unreachable, Refused) as problem:
+            retriable = not isinstance(problem, Refused) or problem.code in tuple(c for c in ErrorCode if c.retriable)
+            if not retriable or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+# --- connections outlive a task: Python workers are used again
+
+
+_clusters: dict[str, Cluster] = {}
+
+
+def _cluster(settings: ClientSettings) -> Cluster:
+    """One per settings and worker process. A worker runs one task at a time."""
+    key = repr((settings.bootstrap, sorted(settings.extra.items()), settings.timeout_s))
+    found = _clusters.get(key)
+    if found is None:
+        for old in _clusters.values():
+            with suppress(OnceflowError):
+                old.close()
+        _clusters.clear()
+        found = _clusters[key] = Cluster(settings)
+    return found
