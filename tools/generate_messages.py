@@ -30,6 +30,8 @@ APIS = [
     "metadata",
     "find_coordinator",
     "api_versions",
+    "sasl_handshake",
+    "sasl_authenticate",
     "create_topics",
     "delete_topics",
     "delete_records",

@@ -5,6 +5,8 @@
     problems     librdkafka's errors as sentences
     admin        topics: list, describe, create, delete
     groups       consumer groups: list, describe, move offsets, delete
+    security     TLS and SASL as people set them
+    tls, sasl    the two of them, for our own connections
     connection   one socket and our own wire layer, for what librdkafka has no function for
     cluster      which broker to ask: coordinators, leaders, all of them
     transactions list, describe, find hanging ones, abort

@@ -5,7 +5,8 @@
 
 Connections are made when they are needed and kept, one per broker; one that broke is made anew for the next request.
 What `Connection` says holds here too: no request is sent twice. Only the questions of this module, which change
-nothing (Metadata, FindCoordinator), are asked again while the answer is "not yet".
+nothing (Metadata, FindCoordinator), are asked again: at the same broker while the answer is "not yet", and at the next
+one (of the bootstrap addresses, and of those that the cluster named) when a broker is gone or keeps silent.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import Final, TypeVar
 
 from onceflow.client.addresses import Address
 from onceflow.client.admin import TopicMissingError
-from onceflow.client.connection import CLIENT_ID_DEFAULT, Connection, Unreachable
+from onceflow.client.connection import CLIENT_ID_DEFAULT, Connection, NoAnswer, Unreachable
 from onceflow.client.problems import ClientError
+from onceflow.client.security import PROTOCOLS, SECURITY_SETTINGS, Security, nearest
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError, ErrorCode
 from onceflow.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest
@@ -66,10 +68,10 @@ class Node:
 
 
 class Cluster:
-    """All brokers behind one bootstrap address. Raises `ClientError` at once if nobody listens there."""
+    """All brokers behind the bootstrap addresses. Raises `ClientError` at once if nobody listens at any of them."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        self._client_id = _own_settings(settings)
+        self._client_id, self._security = _own_settings(settings)
         self._settings = settings
         self._entrance = settings.knock()
         self._connections: dict[Address, Connection] = {}
@@ -94,12 +96,16 @@ class Cluster:
         return self._settings.timeout_s
 
     def any_broker(self) -> Connection:
-        """The broker at the bootstrap address; if it is gone, at another one of those."""
-        try:
-            return self._connection(self._entrance)
-        except Unreachable:
-            self._entrance = self._settings.knock()
-            return self._connection(self._entrance)
+        """A broker that accepts a connection: the one that was asked last, else any that is known."""
+        for address in self._entrances():
+            try:
+                connection = self._connection(address)
+            except Unreachable:
+                continue
+            self._entrance = address
+            return connection
+        self._entrance = self._settings.knock()
+        return self._connection(self._entrance)
 
     def nodes(self) -> list[Node]:
         """All brokers of the cluster, by id."""
@@ -137,9 +143,29 @@ class Cluster:
     def _connection(self, address: Address) -> Connection:
         connection = self._connections.get(address)
         if connection is None or not connection.is_open:
-            connection = Connection(address, timeout_s=self.timeout_s, client_id=self._client_id)
+            connection = Connection(
+                address, timeout_s=self.timeout_s, client_id=self._client_id, security=self._security
+            )
             self._connections[address] = connection
         return connection
+
+    def _entrances(self) -> list[Address]:
+        """Where to ask, best first: what answered last, what the settings name, what the cluster named."""
+        named = [node.address for node in self._nodes.values()]
+        return list(dict.fromkeys([self._entrance, *self._settings.addresses, *named]))
+
+    def _ask_any(self, ask: Callable[[Connection], T]) -> T:
+        """For questions that change nothing: one that is not answered is asked at the next broker."""
+        problems: list[ClientError] = []
+        for address in self._entrances():
+            try:
+                answer = ask(self._connection(address))
+            except (Unreachable, NoAnswer) as problem:
+                problems.append(problem)
+                continue
+            self._entrance = address
+            return answer
+        raise problems[0]
 
     def _metadata(self, names: list[str] | None) -> list[MetadataResponseTopic]:
         """Also refreshes the addresses of the brokers."""
@@ -147,7 +173,7 @@ class Cluster:
         question = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
 
         def ask() -> list[MetadataResponseTopic]:
-            answer = self.any_broker().ask(question)
+            answer = self._ask_any(lambda broker: broker.ask(question))
             self._nodes |= {each.node_id: Node(each.node_id, Address(each.host, each.port)) for each in answer.brokers}
             for topic in answer.topics if names is not None else []:
                 if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -159,7 +185,7 @@ class Cluster:
 
     def _coordinators(self, keys: list[str], kind: int) -> dict[str, Node]:
         def ask() -> dict[str, Node]:
-            found = {each.key: each for each in self._find(keys, kind)}
+            found = {each.key: each for each in self._ask_any(lambda broker: _find(broker, keys, kind))}
             for each in found.values():
                 refuse(each.error_code, f"looking for the coordinator of {each.key!r}", each.error_message)
             if missing := [key for key in keys if key not in found]:
@@ -169,23 +195,6 @@ class Cluster:
         coordinators = patiently(ask, self.timeout_s)
         self._nodes |= {node.id: node for node in coordinators.values()}
         return coordinators
-
-    def _find(self, keys: list[str], kind: int) -> list[Coordinator]:
-        broker = self.any_broker()
-        if broker.version(FindCoordinatorRequest) >= KEYS_PER_REQUEST_FROM:
-            return list(broker.ask(FindCoordinatorRequest(key_type=kind, coordinator_keys=keys)).coordinators)
-        answers = [(key, broker.ask(FindCoordinatorRequest(key=key, key_type=kind))) for key in keys]
-        return [
-            Coordinator(
-                key=key,
-                node_id=answer.node_id,
-                host=answer.host,
-                port=answer.port,
-                error_code=answer.error_code,
-                error_message=answer.error_message,
-            )
-            for key, answer in answers
-        ]
 
 
 def patiently(ask: Callable[[], T], timeout_s: float, retry: Collection[int] = NOT_YET) -> T:
@@ -217,16 +226,46 @@ def error_name(code: int) -> str:
         return f"error {code}, which this program does not know"
 
 
-def _own_settings(settings: ClientSettings) -> str:
-    """The client id. Raises `ConfigError` for a setting that has no effect here: better than to ignore it."""
-    protocols = [part.strip().partition("://") for part in settings.bootstrap.split(",")]
-    if any(separator and name.upper() != "PLAINTEXT" for name, separator, _ in protocols):
-        raise ConfigError(f"{settings.bootstrap!r} asks for TLS or SASL, which this command does not speak yet")
-    for name, value in settings.extra.items():
-        if name == "security.protocol" and value.upper() == "PLAINTEXT":
-            continue
-        if name == "security.protocol" or name.startswith(("ssl.", "sasl.")):
-            raise ConfigError(f"{name}={value} asks for TLS or SASL, which this command does not speak yet")
-        if name != "client.id":
-            raise ConfigError(f"this command does not go through librdkafka and cannot take its setting {name!r}")
-    return settings.extra.get("client.id", CLIENT_ID_DEFAULT)
+def _find(broker: Connection, keys: list[str], kind: int) -> list[Coordinator]:
+    if broker.version(FindCoordinatorRequest) >= KEYS_PER_REQUEST_FROM:
+        return list(broker.ask(FindCoordinatorRequest(key_type=kind, coordinator_keys=keys)).coordinators)
+    answers = [(key, broker.ask(FindCoordinatorRequest(key=key, key_type=kind))) for key in keys]
+    return [
+        Coordinator(
+            key=key,
+            node_id=answer.node_id,
+            host=answer.host,
+            port=answer.port,
+            error_code=answer.error_code,
+            error_message=answer.error_message,
+        )
+        for key, answer in answers
+    ]
+
+
+def _own_settings(settings: ClientSettings) -> tuple[str, Security]:
+    """The client id, and TLS and SASL.
+
+    Raises `ConfigError` for a setting that has no effect here: better than to ignore it.
+    """
+    known = (*SECURITY_SETTINGS, "client.id")
+    if unknown := [name for name in settings.extra if name not in known]:
+        name = unknown[0]
+        raise ConfigError(
+            f"this does not go through librdkafka and cannot take its setting {name!r}{nearest(name, known)}"
+        )
+    security = Security.of({**_protocol_of(settings.bootstrap), **settings.extra})
+    for asked in _protocol_of(settings.bootstrap).values():
+        if asked != security.protocol:
+            raise ConfigError(f"{settings.bootstrap!r} and security.protocol={security.protocol} contradict each other")
+    return settings.extra.get("client.id", CLIENT_ID_DEFAULT), security
+
+
+def _protocol_of(bootstrap: str) -> dict[str, str]:
+    """`SASL_SSL://kafka:9092` says how to connect, as librdkafka takes it."""
+    found = {part.strip().rpartition("://")[0].upper() for part in bootstrap.split(",")}
+    if found == {""}:
+        return {}
+    if len(found) > 1 or not found <= set(PROTOCOLS):
+        raise ConfigError(f"{bootstrap!r} has to name one protocol for all: {', '.join(PROTOCOLS)}, or none")
+    return {"security.protocol": found.pop()}

@@ -1,4 +1,4 @@
-"""From a bootstrap address and a person's wishes to a librdkafka configuration."""
+"""Where to connect and how: for our own protocol client, and as a librdkafka configuration."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ class ClientSettings:
     bootstrap: str
     """`HOST:PORT`, several with commas between. Checked: a typing error is an error, not a retry loop."""
 
-    extra: Mapping[str, str] = field(default_factory=dict)
-    """Further librdkafka settings, security mostly. They win over our defaults, not over what we rely on."""
+    extra: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further client settings, security mostly. They win over our defaults, not over what we rely on. Passwords are
+    among them, so they are never shown.
+    """
 
     timeout_s: float = 5.0
     """How long one question to the broker may take: a person is waiting."""

@@ -80,7 +80,8 @@ def at(broker: FakeBroker, *arguments: str) -> list[str]:
         (["abort", "--topic", "t", "--partition", "0"], "what to abort?"),
         (["abort", "app", "--topic", "t"], "not both"),
         (["abort", "--topic", "t", "--partition", "0", "--start-offset", "-1"], "--start-offset"),
-        (["list", "--client-config", "security.protocol=SSL"], "asks for TLS or SASL"),
+        (["list", "--client-config", "security.protocol=TLS"], "security.protocol=TLS is not supported"),
+        (["list", "--client-config", "ssl.ca.location=ca.pem"], "ssl.ca.location has no effect"),
         (["list", "--client-config", "linger.ms=1"], "cannot take its setting 'linger.ms'"),
     ],
 )

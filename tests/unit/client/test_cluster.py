@@ -11,7 +11,7 @@ import pytest
 
 from onceflow.client.admin import TopicMissingError
 from onceflow.client.cluster import Cluster, Node, Refused, error_name, patiently
-from onceflow.client.connection import Unreachable
+from onceflow.client.connection import NoAnswer, Unreachable
 from onceflow.client.problems import ClientError
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
@@ -23,7 +23,8 @@ from onceflow.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from tests.unit.client.fake_broker import FakeBroker
+from onceflow.wire.schema import Message
+from tests.unit.client.fake_broker import FakeBroker, HangUp, KeepSilent
 
 
 @pytest.fixture
@@ -65,6 +66,52 @@ def test_the_next_bootstrap_address_is_taken_if_the_first_is_gone() -> None:
         cluster.close()
         assert cluster.any_broker().address == second.address
         cluster.close()
+
+
+def test_a_bootstrap_address_where_nobody_listens_is_passed_over() -> None:
+    with socket.socket() as holder, FakeBroker() as second:
+        holder.bind(("127.0.0.1", 0))
+        bootstrap = f"127.0.0.1:{holder.getsockname()[1]},{second.address}"
+        with Cluster(ClientSettings(bootstrap=bootstrap)) as cluster:
+            assert cluster.any_broker().address == second.address
+            assert cluster.nodes() == [Node(1, second.address)]
+
+
+@pytest.mark.parametrize("failure", [HangUp, KeepSilent])
+def test_a_question_that_one_broker_does_not_answer_is_asked_at_the_next(failure: type[Exception]) -> None:
+    def fail(_: Message) -> Message:
+        raise failure
+
+    with FakeBroker() as first, FakeBroker() as second:
+        first.on(MetadataRequest, fail)
+        first.on(FindCoordinatorRequest, fail)
+        settings = ClientSettings(bootstrap=f"{first.address},{second.address}", timeout_s=0.3)
+        with Cluster(settings) as cluster:
+            assert cluster.nodes() == [Node(1, second.address)]
+            assert cluster.any_broker().address == second.address
+        with Cluster(settings) as cluster:
+            assert cluster.transaction_coordinator("a") == Node(1, second.address)
+
+
+def test_when_all_bootstrap_addresses_are_gone_a_broker_that_the_cluster_named_is_asked() -> None:
+    with FakeBroker() as named:
+        with FakeBroker() as bootstrap:
+            advertised = [MetadataResponseBroker(node_id=2, host=named.address.host, port=named.address.port)]
+            bootstrap.on(MetadataRequest, lambda _: MetadataResponse(brokers=advertised))
+            cluster = Cluster(bootstrap.settings(timeout_s=1.0))
+            assert cluster.nodes() == [Node(2, named.address)]
+        cluster.close()
+        assert cluster.group_coordinator("g") == Node(1, named.address)
+        cluster.close()
+
+
+def test_a_question_that_nobody_answers_says_what_the_first_broker_did(broker: FakeBroker, cluster: Cluster) -> None:
+    def hang_up(_: Message) -> Message:
+        raise HangUp
+
+    broker.on(MetadataRequest, hang_up)
+    with pytest.raises(NoAnswer, match=f"the broker at {broker.address} ended the connection without an answer"):
+        cluster.nodes()
 
 
 def test_leaders_by_partition_and_none_where_there_is_none(broker: FakeBroker, cluster: Cluster) -> None:
@@ -160,10 +207,13 @@ def test_unknown_codes_have_a_sentence_too() -> None:
 @pytest.mark.parametrize(
     ("bootstrap", "extra", "words"),
     [
-        ("SASL_SSL://kafka:9092", {}, "asks for TLS or SASL, which this command does not speak yet"),
-        ("kafka:9092", {"security.protocol": "ssl"}, "security.protocol=ssl asks for TLS or SASL"),
-        ("kafka:9092", {"sasl.mechanism": "PLAIN"}, "sasl.mechanism=PLAIN asks for TLS or SASL"),
+        ("SASL_SSL://kafka:9092", {}, "sasl.mechanism is missing"),
+        ("SSL://kafka:9092", {"security.protocol": "plaintext"}, "security.protocol=PLAINTEXT contradict each other"),
+        ("SSL://kafka:9092,kafka2:9092", {}, "has to name one protocol for all"),
+        ("HTTPS://kafka:9092", {}, "has to name one protocol for all"),
+        ("kafka:9092", {"sasl.mechanism": "PLAIN"}, "sasl.mechanism has no effect with security.protocol=PLAINTEXT"),
         ("kafka:9092", {"socket.timeout.ms": "1"}, "cannot take its setting 'socket.timeout.ms'"),
+        ("kafka:9092", {"securty.protocol": "SSL"}, "'securty.protocol'; did you mean 'security.protocol'?"),
     ],
 )
 def test_settings_that_would_have_no_effect_are_refused_before_anything_is_sent(

@@ -42,6 +42,7 @@ REQUESTS: Final[dict[int, ApiSchema]] = {
     14: ApiSchema("sync_group", "SyncGroupRequest", "SyncGroupResponse", 0, 5, 4),
     15: ApiSchema("describe_groups", "DescribeGroupsRequest", "DescribeGroupsResponse", 0, 6, 5),
     16: ApiSchema("list_groups", "ListGroupsRequest", "ListGroupsResponse", 0, 5, 3),
+    17: ApiSchema("sasl_handshake", "SaslHandshakeRequest", "SaslHandshakeResponse", 0, 1, None),
     18: ApiSchema("api_versions", "ApiVersionsRequest", "ApiVersionsResponse", 0, 4, 3),
     19: ApiSchema("create_topics", "CreateTopicsRequest", "CreateTopicsResponse", 2, 7, 5),
     20: ApiSchema("delete_topics", "DeleteTopicsRequest", "DeleteTopicsResponse", 1, 6, 4),
@@ -60,6 +61,7 @@ REQUESTS: Final[dict[int, ApiSchema]] = {
     32: ApiSchema("describe_configs", "DescribeConfigsRequest", "DescribeConfigsResponse", 1, 4, 4),
     33: ApiSchema("alter_configs", "AlterConfigsRequest", "AlterConfigsResponse", 0, 2, 2),
     35: ApiSchema("describe_log_dirs", "DescribeLogDirsRequest", "DescribeLogDirsResponse", 1, 5, 2),
+    36: ApiSchema("sasl_authenticate", "SaslAuthenticateRequest", "SaslAuthenticateResponse", 0, 2, 2),
     37: ApiSchema("create_partitions", "CreatePartitionsRequest", "CreatePartitionsResponse", 0, 3, 2),
     42: ApiSchema("delete_groups", "DeleteGroupsRequest", "DeleteGroupsResponse", 0, 2, 2),
     44: ApiSchema(
