@@ -29,7 +29,7 @@ from onceflow.client.producing import Producing, WriteRefused
 from onceflow.client.settings import ClientSettings
 from onceflow.client.shared_transaction import Ticket
 from onceflow.errors import ErrorCode, OnceflowError
-from onceflow.spark.encoding import Packed, Rows, group_by_partition, pack
+from onceflow.spark.encoding import Packed, Rows, group_by_partition, pack_by_partition
 from onceflow.spark.murmur2 import partitions_of
 from onceflow.spark.sequencer import Door, TaskReport, Turns
 from onceflow.wire.compression import Codec
@@ -188,14 +188,21 @@ def _packed(
         headers=columns.get("headers"),
         timestamps_ms=_milliseconds(columns["timestamp"], now_ms) if "timestamp" in columns else None,
     )
-    found: dict[TopicPartition, list[Packed]] = {}
+    found: dict[TopicPartition, list[Packed]] = defaultdict(list)
     for topic, rows, chosen in _by_topic(plan, whole, columns):
         numbers = _partitions(plan, producing, topic, rows, chosen, task, flushes)
-        for number, indices in group_by_partition(numbers):
-            mine = rows if len(indices) == len(rows) else rows.take(indices)
-            found[topic, number] = list(
-                pack(mine, codec=plan.codec, level=plan.level, batch_bytes_max=plan.batch_bytes, now_ms=now_ms)
-            )
+        try:
+            for number, packed in pack_by_partition(
+                rows,
+                numbers,
+                codec=plan.codec,
+                level=plan.level,
+                batch_bytes_max=plan.batch_bytes,
+                now_ms=now_ms,
+            ):
+                found[topic, number].append(packed)
+        except ValueError as problem:  # what Kafka's own producer would not take either
+            raise RowRefused(str(problem)) from None
     return found
 
 
