@@ -1,11 +1,13 @@
 """Spark, exactly once: a Kafka source that needs no jar, and a sink with one transaction per micro-batch.
 
     spark = onceflow.spark.session("orders", master="local[2]")       # or your own session, and register(spark)
-    orders = spark.readStream.format("onceflow").option("kafka.bootstrap.servers", "...").option("subscribe", "orders").load()
+    kafka = {"kafka.bootstrap.servers": "...", "subscribe": "orders"}
+    orders = spark.readStream.format("onceflow").options(**kafka).load()
     sink = onceflow.spark.KafkaSink(app_id="orders", bootstrap_servers="...", topic="invoices")
     orders.select("key", "value").writeStream.foreachBatch(sink).option("checkpointLocation", "...").start()
 
-Works on any Kafka from 3.6 on. Needs PySpark 4.2 or newer: `pip install 'onceflow[spark]'`. Names are imported when they are used.
+Works on any Kafka from 3.6 on. Needs PySpark 4.2 or newer: `pip install 'onceflow[spark]'`. Names are imported when they
+are used.
 """
 
 from __future__ import annotations

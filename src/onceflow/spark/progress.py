@@ -7,11 +7,11 @@ tells.
 
 - **Fence first, then read.** Only after `SharedTransaction.fence` can no earlier driver commit any more, so what is
   read then stays true.
-- Reading is exact in the presence of other applications: a read_committed reader would stop at the oldest transaction
-  that is open on the partition, whoever's it is. So everything is read, and our own records are judged by the markers
-  behind them: an abort marker of the same producer takes a record back. (After the fence none of ours is open.
-  Compaction drops aborted records and, much later, commit markers; never a committed record without a newer one of
-  its key.)
+- Reading is exact in the presence of other applications. A read_committed reader stops at the last stable offset: at
+  the oldest transaction that is open on the partition, whoever's it is. Below, the broker says what was aborted;
+  markers would not do, since compaction drops commit markers after a while, and the next abort marker would seem to
+  be about the record. From there on everything is read, and each record is judged by the marker behind it: there
+  compaction has not been. What has no marker is open, which is nothing of ours after the fence.
 - Always partition 0: an app's record must not move when somebody adds partitions.
 """
 
@@ -20,16 +20,18 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from onceflow.client.admin import TopicMissingError
 from onceflow.client.cluster import Cluster, Refused, TopicPartition, patiently, refuse
-from onceflow.client.fetching import Fetched, fetch
-from onceflow.client.offsets import committed_offsets, list_offsets, persistently
+from onceflow.client.fetching import fetch, read_range
+from onceflow.client.offsets import EARLIEST, LATEST, NotYet, committed_offsets, list_offsets, persistently
 from onceflow.client.shared_transaction import SharedTransaction
 from onceflow.errors import ErrorCode, OnceflowError
+from onceflow.wire.batch import BatchHeader
+from onceflow.wire.compression import Codec
 from onceflow.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from onceflow.wire.messages.metadata import MetadataRequest
 from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_records
@@ -157,65 +159,77 @@ def _wait_for_leader(cluster: Cluster, topic: str) -> None:
 def read_progress(cluster: Cluster, app_id: str, topic: str = PROGRESS_TOPIC) -> Progress | None:
     """What the application committed last. Call it after the fence."""
     try:
-        first = list_offsets(cluster, {(topic, PARTITION): -2}, read_committed=False)[topic, PARTITION]
-        end = list_offsets(cluster, {(topic, PARTITION): -1}, read_committed=False)[topic, PARTITION]
+        first, stable = _offset(cluster, topic, EARLIEST), _offset(cluster, topic, LATEST, read_committed=True)
+        end = _offset(cluster, topic, LATEST)  # in this order: what is below `stable` is decided below `end`
     except TopicMissingError:
         return None
     found = _Judge(app_id.encode())
-    at = first
+    for batches in read_range(cluster, topic, PARTITION, first, stable):
+        for header, batch in batches:
+            found.see_committed(header, batch)
+    _judge_rest(cluster, topic, stable, end, found)
+    return None if found.last is None else Progress.of(found.last)
+
+
+def _offset(cluster: Cluster, topic: str, which: int, *, read_committed: bool = False) -> int:
+    return list_offsets(cluster, {(topic, PARTITION): which}, read_committed=read_committed)[topic, PARTITION]
+
+
+def _judge_rest(cluster: Cluster, topic: str, start: int, end: int, found: _Judge) -> None:
+    at = start
     while at < end:
-        fetched = persistently(functools.partial(_fetch, cluster, topic, at))
-        for header, batch in fetched.batches:
+        for header, batch in persistently(functools.partial(_batches_at, cluster, topic, at)):
             found.see(header, batch)
             at = header.last_offset + 1
-        if not fetched.batches and fetched.high_watermark < end:
-            raise OnceflowError(f"topic {topic!r} ended at {fetched.high_watermark} while it was read up to {end}")
-    record = found.last
-    return None if record is None else Progress.of(record)
 
 
-def _fetch(cluster: Cluster, topic: str, at: int) -> Fetched:
+def _batches_at(cluster: Cluster, topic: str, at: int) -> list[tuple[BatchHeader, memoryview]]:
     leader = cluster.leaders([topic])[topic, PARTITION]
     if leader is None:
         raise Refused(f"reading {topic!r}", ErrorCode.LEADER_NOT_AVAILABLE)
-    return fetch(cluster, topic, PARTITION, at, leader=leader, read_committed=False, max_bytes=FETCH_BYTES, wait_ms=500)
+    fetched = fetch(
+        cluster, topic, PARTITION, at, leader=leader, read_committed=False, max_bytes=FETCH_BYTES, wait_ms=500
+    )
+    if not fetched.batches:
+        raise NotYet(f"topic {topic!r} gives nothing at offset {at}, where something was written")
+    return fetched.batches
 
 
 class _Judge:
-    """The newest record of a key that was not aborted."""
+    """The newest record of a key that was committed."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._decided: Record | None = None
         self._open: dict[int, Record] = {}  # by producer: written, and no marker seen yet
+        self.last: Record | None = None
 
-    def see(self, header: Any, batch: memoryview) -> None:
+    def see_committed(self, header: BatchHeader, batch: memoryview) -> None:
+        for record in self._own(header, batch):
+            self._decide(record)
+
+    def see(self, header: BatchHeader, batch: memoryview) -> None:
+        """Of everything that was written, in its order, with the markers."""
         if header.is_control:
             waiting = self._open.pop(header.producer_id, None)
             if waiting is not None and any(EndTxnMarker.read(each).commit for each in read_records(batch)):
                 self._decide(waiting)
             return
-        for record in read_records(batch):
-            if record.key != self._key:
-                continue
-            if not header.is_transactional:
+        for record in self._own(header, batch):
+            if header.is_transactional:
+                self._open[header.producer_id] = record
+            else:
                 self._decide(record)
-                continue
-            before = self._open.get(header.producer_id)
-            if before is not None:  # its marker was compacted away: only that of a committed transaction goes
-                self._decide(before)
-            self._open[header.producer_id] = record
+
+    def _own(self, header: BatchHeader, batch: memoryview) -> Iterator[Record]:
+        if header.compression == Codec.NONE and self._key not in bytes(batch):
+            return  # somebody else's, which is what most are: a search is a hundred times cheaper than reading
+        for record in read_records(batch):
+            if record.key == self._key:
+                yield record
 
     def _decide(self, record: Record) -> None:
-        if self._decided is None or record.offset > self._decided.offset:
-            self._decided = record
-
-    @property
-    def last(self) -> Record | None:
-        for record in self._open.values():
-            self._decide(record)
-        self._open.clear()
-        return self._decided
+        if self.last is None or record.offset > self.last.offset:
+            self.last = record
 
 
 def committed_start(cluster: Cluster, app_id: str, *, timeout_ms: int = 60_000) -> dict[TopicPartition, int]:

@@ -5,11 +5,11 @@ the numbers in order only; so on each partition the tasks must write one after t
 number where the last one stopped. The driver hands out these turns. A task
 
 1. *enters*, once: a second attempt at the same task (a retry, a speculative copy, a stage run again) waits while the
-first one
-   lives, and is refused when the first one broke off, since what that one wrote is already part of the transaction;
+   first one lives, and is refused when the first one broke off, since what that one wrote is already part of the
+   transaction;
 2. *takes* turns on some of the partitions it has data for, sends, *gives them back* with the next numbers. It never
-waits
-   for a turn while it holds one, so that nobody waits for ever;
+   waits for a turn while it holds one, so that nobody waits for ever; and whoever has waited longest is next, so that
+   a task with much to write does not keep the others out;
 3. *leaves*, having given everything back.
 
 A task that breaks off in between (its connection ends before it has left) spoils the run: what it has sent, and
@@ -31,6 +31,7 @@ import socket
 import struct
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -43,7 +44,9 @@ __all__ = ["Door", "Refusal", "Run", "Sequencer", "TaskReport", "Turns"]
 
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # the offsets of 100,000 partitions fit
 FIRST_WORDS_TIMEOUT_S: Final = 10.0
-"""Whoever connects and does not say the secret is cut off."""
+FIRST_WORDS_BYTES_MAX: Final = 4096
+"""Whoever connects and does not say the secret, in few words, is cut off."""
+ACCEPT_AGAIN_S: Final = 0.1
 
 _LENGTH: Final = struct.Struct(">I")
 
@@ -78,7 +81,9 @@ class Run:
         self.secret = secrets.token_hex(16)
         self._prepare = prepare
         self._patience_s = patience_s
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # for those who wait to enter
+        self._lines: dict[TopicPartition, deque[_Waiting]] = defaultdict(deque)
         self._writers: dict[int, str] = {}  # task -> the attempt that has entered
         self._reports: dict[int, TaskReport] = {}
         self._next: dict[TopicPartition, int] = {}
@@ -108,18 +113,8 @@ class Run:
 
     def take(self, attempt: str, wanted: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The next sequence of each partition whose turn is granted: some of the wanted ones, at least one."""
-        deadline = time.monotonic() + self._patience_s
-        with self._changed:
-            while True:
-                self._check()
-                free = [each for each in wanted if each not in self._holders]
-                if free:
-                    break
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    self._spoil("task", f"no turn on partition {next(iter(wanted))} within {self._patience_s:g} s")
-                    continue
-                self._changed.wait(left)
+        with self._lock:
+            free = self._await_turns(_Waiting(list(wanted), threading.Condition(self._lock)))
             new = [each for each in free if each not in self._next]
             for each in free:
                 self._holders[each] = attempt
@@ -127,16 +122,45 @@ class Run:
             granted = {each: self._next[each] for each in free}
         if new:
             self._prepare(new)  # talks to the coordinator: not under the lock
+            with self._lock:
+                self._check()
         return granted
 
+    def _await_turns(self, waiting: _Waiting) -> list[TopicPartition]:
+        """Those that nobody holds and nobody waits for any longer than we do."""
+        deadline = time.monotonic() + self._patience_s
+        for each in waiting.wanted:
+            self._lines[each].append(waiting)
+        try:
+            while True:
+                self._check()
+                if free := [each for each in waiting.wanted if self._is_next(waiting, each)]:
+                    return free
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    self._spoil("task", f"no turn on any of {waiting.wanted[:3]} within {self._patience_s:g} s")
+                    continue
+                waiting.called.wait(left)
+        finally:
+            for each in waiting.wanted:
+                self._lines[each].remove(waiting)
+                self._call_next(each)
+
+    def _is_next(self, waiting: _Waiting, where: TopicPartition) -> bool:
+        return where not in self._holders and self._lines[where][0] is waiting
+
+    def _call_next(self, where: TopicPartition) -> None:
+        if self._lines[where]:
+            self._lines[where][0].called.notify_all()
+
     def give_back(self, attempt: str, positions: Mapping[TopicPartition, int]) -> None:
-        with self._changed:
+        with self._lock:
             for where, sequence in positions.items():
                 if self._holders.get(where) != attempt:
                     raise Refusal(f"the turn on {where} is not held by this task")
                 self._next[where] = sequence
                 del self._holders[where]
-            self._changed.notify_all()
+                self._call_next(where)
 
     def leave(self, task: int, attempt: str, report: TaskReport) -> None:
         with self._changed:
@@ -162,7 +186,7 @@ class Run:
         with self._changed:
             self._check()
             self._closed = True
-            self._changed.notify_all()
+            self._call_all()
             missing = sorted(set(self._writers) - set(self._reports))
             if missing or self._holders:
                 self._failure = Failure("task", f"tasks {missing} have not said that they are done")
@@ -181,7 +205,21 @@ class Run:
     def _spoil(self, kind: str, sentence: str) -> None:
         if self._failure is None and not self._closed:
             self._failure = Failure(kind, sentence)
+        self._call_all()
+
+    def _call_all(self) -> None:
         self._changed.notify_all()
+        for line in self._lines.values():
+            for waiting in line:
+                waiting.called.notify_all()
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """An attempt that waits for turns on any of these partitions."""
+
+    wanted: list[TopicPartition]
+    called: threading.Condition
 
 
 @dataclass(frozen=True)
@@ -200,6 +238,7 @@ class Sequencer:
         self._server = socket.create_server((host, port), backlog=256)
         self._advertised = (advertised_host or host, self._server.getsockname()[1])
         self._runs: dict[str, Run] = {}
+        self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="onceflow-sequencer", daemon=True)
         self._thread.start()
 
@@ -214,37 +253,40 @@ class Sequencer:
     def close(self) -> None:
         for run in list(self._runs.values()):
             self.forget(run)
+        self._is_closed.set()
         # A thread in accept() holds the socket open after close(); shutdown wakes it up.
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._is_closed.is_set():
             try:
                 connected, _ = self._server.accept()
-            except OSError:
-                return
+            except OSError:  # closed; or no file handle is free just now, and tasks must not wait for ever
+                self._is_closed.wait(ACCEPT_AGAIN_S)
+                continue
             threading.Thread(target=self._serve, args=(connected,), name="onceflow-turns", daemon=True).start()
 
     def _serve(self, connected: socket.socket) -> None:
         with connected:
-            _keep_alive(connected)
-            connected.settimeout(FIRST_WORDS_TIMEOUT_S)
             try:
-                hello = _receive(connected)
+                _keep_alive(connected)
+                connected.settimeout(FIRST_WORDS_TIMEOUT_S)
+                hello = _receive(connected, FIRST_WORDS_BYTES_MAX)
+                run = self._known(hello.get("secret"))
+                if run is None:
+                    _answer(connected, {"refused": "the batch is over"})
+                    return
+                connected.settimeout(None)
+                visit = _Visit(run, connected, hello)
             except (OSError, ValueError):
                 return
-            run = self._known(hello.get("secret"))
-            if run is None:
-                _answer(connected, {"refused": "the batch is over"})
-                return
-            connected.settimeout(None)
-            _Visit(run, connected, hello).serve()
+            visit.serve()
 
     def _known(self, secret: object) -> Run | None:
         for known, run in list(self._runs.items()):
-            if isinstance(secret, str) and hmac.compare_digest(known, secret):
+            if isinstance(secret, str) and hmac.compare_digest(known.encode(), secret.encode("utf-8", "replace")):
                 return run
         return None
 
@@ -255,8 +297,10 @@ class _Visit:
     def __init__(self, run: Run, connected: socket.socket, hello: dict[str, Any]) -> None:
         self._run = run
         self._connected = connected
-        self._task = int(hello["task"])
-        self._attempt = str(hello["attempt"])
+        try:
+            self._task, self._attempt = int(hello["task"]), str(hello["attempt"])
+        except (KeyError, TypeError) as problem:
+            raise ValueError("not the first words of a task") from problem
 
     def serve(self) -> None:
         broken = "a task ended without a word: its executor was lost or killed"
@@ -305,8 +349,12 @@ class Turns:
                 f"task {task} cannot reach the driver at {door.host}:{door.port} ({problem}): executors need a way to "
                 "that port; KafkaSink(driver_host=..., driver_port=...) sets it"
             ) from None
-        _keep_alive(self._connected)
-        self._ask({"secret": door.secret, "task": task, "attempt": attempt})
+        try:
+            _keep_alive(self._connected)
+            self._ask({"secret": door.secret, "task": task, "attempt": attempt})
+        except BaseException:
+            self._connected.close()
+            raise
 
     def take(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Gives back what is held, and waits for turns on some of these partitions."""
@@ -317,6 +365,10 @@ class Turns:
     def now_at(self, where: TopicPartition, sequence: int) -> None:
         """Everything below this sequence is acknowledged."""
         self._held[where] = sequence
+
+    def give_back(self) -> None:
+        """Lets the others write while this task is busy with something else."""
+        self._ask({"back": self._back()})
 
     def leave(self, report: TaskReport) -> None:
         self._ask({"back": self._back(), "report": asdict(report)})
@@ -365,11 +417,14 @@ def _answer(connected: socket.socket, message: dict[str, Any]) -> None:
         _send(connected, message)
 
 
-def _receive(connected: socket.socket) -> dict[str, Any]:
+def _receive(connected: socket.socket, bytes_max: int = MESSAGE_BYTES_MAX) -> dict[str, Any]:
     (length,) = _LENGTH.unpack(_read(connected, _LENGTH.size))
-    if length > MESSAGE_BYTES_MAX:
+    if length > bytes_max:
         raise ValueError(f"a message of {length} bytes")
-    message = json.loads(_read(connected, length))
+    try:
+        message = json.loads(_read(connected, length))
+    except RecursionError:
+        raise ValueError("a message of brackets") from None
     if not isinstance(message, dict):
         raise ValueError("not a message")
     return message

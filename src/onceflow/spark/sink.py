@@ -27,6 +27,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
@@ -74,6 +75,7 @@ class KafkaSink:
         self.settings = _settings(bootstrap_servers=bootstrap_servers, topic=topic, **settings)
         self._new_checkpoint = new_checkpoint
         self._writer = BatchWriter(self.settings, app_id, tuple(listeners), transaction_version)
+        weakref.finalize(self, self._writer.close)  # sockets and a thread
         self._progress: Progress | None = None
         self._is_known = False
 
@@ -124,7 +126,7 @@ class KafkaSink:
             raise ConfigError(f"{missing}. Create it first: nothing was written") from None
 
     def _was_committed(self, batch: MicroBatch) -> bool:
-        """By the progress record. Raises `CheckpointMismatch` where skipping or writing would lose or double records."""
+        """By the progress record. Raises `CheckpointMismatch` where going on would lose or double records."""
         known = self._progress
         if known is None:
             return False

@@ -1,0 +1,158 @@
+"""From offsets to work: what a micro-batch reads, and how it is cut into tasks. Pure: no Kafka, no Spark, no clock.
+
+An offset is where to read next, per partition. As JSON it is `{"orders": {"0": 23}}`, as Spark's own Kafka source
+writes it, always in the same order: Spark compares the texts to see whether there is anything new.
+
+The arithmetic is Spark's: a limit per trigger is shared out in proportion to what each partition has waiting, and
+`minPartitions` cuts the ranges that hold more than their share.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from onceflow.client.cluster import TopicPartition
+
+__all__ = ["Range", "behind", "from_json", "lag", "limited", "loss", "name_all", "ranges_of", "split", "to_json"]
+
+OffsetsOf = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class Range:
+    """The offsets `[start, end)` of a partition: what one task reads."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Offsets, which may be more than records: transaction markers and compaction leave gaps."""
+        return self.end - self.start
+
+
+def to_json(offsets: OffsetsOf) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for topic, partition in sorted(offsets):
+        found.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
+    return found
+
+
+def from_json(offsets: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    return {
+        (topic, int(partition)): offset
+        for topic, partitions in offsets.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def behind(start: OffsetsOf, end: OffsetsOf) -> int:
+    """How many offsets lie between the two."""
+    return sum(max(0, end[place] - start[place]) for place in end if place in start)
+
+
+def limited(limit: int, start: OffsetsOf, end: OffsetsOf) -> dict[TopicPartition, int]:
+    """`end`, or nearer: `limit` offsets shared out by what each partition has; at least one to each that has any."""
+    waiting = {place: end[place] - start[place] for place in end if place in start and end[place] > start[place]}
+    total = sum(waiting.values())
+    if total <= limit:
+        return dict(end)
+    return {
+        place: start[place] + max(1, limit * waiting[place] // total) if place in waiting else offset
+        for place, offset in end.items()
+    }
+
+
+def ranges_of(start: OffsetsOf, end: OffsetsOf) -> list[Range]:
+    """What is between the two, in order, without what is empty. A partition that has no start is left out."""
+    return [
+        Range(*place, start[place], end[place]) for place in sorted(end) if end[place] > start.get(place, end[place])
+    ]
+
+
+def loss(start: OffsetsOf, end: OffsetsOf, earliest_of_new: OffsetsOf) -> str | None:
+    """What cannot be read any more, as far as offsets show it; None if all is well.
+
+    `earliest_of_new` holds the beginnings of the partitions that are in `end` only, those that still exist.
+    """
+    if gone := start.keys() - end.keys():
+        return f"{name_all(gone)} existed when the query last looked, and not any more"
+    if gone := end.keys() - start.keys() - earliest_of_new.keys():
+        return f"{name_all(gone)} appeared while the query ran, and disappeared before being read"
+    if cut := [place for place, offset in earliest_of_new.items() if offset > 0]:
+        return f"{name_all(cut)} appeared while the query ran, and already lost what was written first"
+    if back := [place for place in end if place in start and end[place] < start[place]]:
+        place = min(back)
+        return f"{name_all(back)} went back, from offset {start[place]} to {end[place]}"
+    return None
+
+
+def name_all(places: Collection[TopicPartition], most: int = 5) -> str:
+    """`orders-0, orders-1`; of many only the first."""
+    names = [f"{topic}-{partition}" for topic, partition in sorted(places)]
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
+def split(ranges: Iterable[Range], partitions_min: int | None, records_max: int | None) -> list[Range]:
+    """The same offsets in pieces: none above `records_max`, and about `partitions_min` of them if they are fewer."""
+    found = [piece for each in ranges for piece in _cut(each, -(-each.size // (records_max or each.size)))]
+    if partitions_min is None or len(found) >= partitions_min:
+        return found
+    total = sum(each.size for each in found)
+    # Those too small to be cut take their share first; the others divide what is left.
+    small = {each for each in found if _share(each.size, total, partitions_min) == 1}
+    rest, places = total - sum(each.size for each in small), max(1, partitions_min - len(small))
+    return [
+        piece
+        for each in found
+        for piece in _cut(each, 1 if each in small else min(each.size, _share(each.size, rest, places)))
+    ]
+
+
+def _share(size: int, total: int, places: int) -> int:
+    return max(1, (2 * size * places + total) // (2 * total))  # rounded to the nearest
+
+
+def _cut(whole: Range, parts: int) -> list[Range]:
+    edges = [whole.start + whole.size * part // parts for part in range(parts + 1)]
+    return [Range(whole.topic, whole.partition, *edge) for edge in pairwise(edges)]
+
+
+def lag(progress: Any) -> dict[str, float]:
+    """How far a query is behind, from one of its progress reports: offsets behind the latest, over all partitions.
+
+    The names are those of the metrics of Spark's Kafka source. Takes a `StreamingQueryProgress`, or the same as a
+    dict. Empty if no source said where it is.
+    """
+    distances = [distance for source in _field(progress, "sources") or () for distance in _distances(source)]
+    if not distances:
+        return {}
+    return {
+        "minOffsetsBehindLatest": min(distances),
+        "maxOffsetsBehindLatest": max(distances),
+        "avgOffsetsBehindLatest": sum(distances) / len(distances),
+    }
+
+
+def _distances(source: Any) -> list[int]:
+    end, latest = (_offsets(_field(source, name)) for name in ("endOffset", "latestOffset"))
+    return [max(0, offset - end[place]) for place, offset in latest.items() if place in end]
+
+
+def _offsets(value: Any) -> dict[TopicPartition, int]:
+    """Of another source than Kafka's: none."""
+    try:
+        return from_json(json.loads(value) if isinstance(value, str) else value)
+    except (ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _field(owner: Any, name: str) -> Any:
+    return owner.get(name) if isinstance(owner, Mapping) else getattr(owner, name, None)

@@ -1,0 +1,326 @@
+"""The source: `spark.readStream.format("onceflow")` and `spark.read.format("onceflow")`, without a jar.
+
+    onceflow.spark.register(spark)
+    spark.readStream.format("onceflow").option("kafka.bootstrap.servers", "...").option("subscribe", "orders").load()
+
+Options and columns are those of Spark's own Kafka source (`options.py` says what differs). The driver plans in
+offsets, the tasks fetch stored batches and turn them into Arrow columns; no record becomes a Python object.
+
+Behaviour worth knowing:
+
+- **Where a stream began is in its checkpoint before anything is read.** Spark logs only the end of each batch and asks
+  again for the beginning of the first one if that has to be replayed; "latest" would be somewhere else by then, and so
+  would "committed". So a stream that starts there has an empty first batch, whose end is the beginning. (The trigger
+  `once`, which Spark replaced by `availableNow`, ends after that batch.)
+- A partition or topic that appears later is read from its first record.
+- What should be there and is gone ends the query (`failOnDataLoss=true`), or is left out with a warning. A partition
+  that went back (a topic created anew) goes on from its end, as in Spark's source.
+- With `read_committed` a stream reads up to the last stable offset: an open transaction holds it up, and nothing of it
+  is skipped.
+- Python workers serve many batches. They keep their connections, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from onceflow.client.admin import TopicMissingError
+from onceflow.client.cluster import TopicPartition
+from onceflow.client.fetching import DataLost, read_range
+from onceflow.client.offsets import LATEST
+from onceflow.errors import ConfigError, OnceflowError
+from onceflow.spark.decoding import arrow_batches
+from onceflow.spark.options import Everywhere, Offsets, Position, SourceOptions, Timestamps
+from onceflow.spark.planning import Range, behind, from_json, lag, limited, loss, ranges_of, split, to_json
+from onceflow.spark.positions import Positions, connected, disconnect
+from onceflow.wire.batch import BatchHeader
+
+__all__ = ["KafkaSource", "DataLossError", "lag", "register"]
+
+log = logging.getLogger(__name__)
+
+COLUMNS: Final = (
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestampType", IntegerType())
+)
+HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+
+FAIL_ADVICE: Final = "With the option failOnDataLoss=false the query would go on with what is there"
+
+JsonOffsets = dict[str, dict[str, int]]
+OffsetsOf = Mapping[TopicPartition, int]
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("onceflow")` known to this session."""
+    spark.dataSource.register(KafkaSource)
+
+
+class DataLossError(OnceflowError):
+    """Records that the query has to read are gone, and `failOnDataLoss` is true."""
+
+
+class KafkaSource(DataSource):
+    """What Spark makes at `load()`; wrong options are refused there."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._parsed = SourceOptions.of(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "onceflow"
+
+    def schema(self) -> StructType:
+        columns = StructType(list(COLUMNS.fields))
+        return columns.add("headers", HEADERS) if self._parsed.include_headers else columns
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        self._check(schema)
+        return BatchReader(self._parsed)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the names are Spark's
+        self._check(schema)
+        return StreamReader(self._parsed)
+
+    def _check(self, schema: StructType) -> None:
+        own = self.schema().simpleString()
+        if schema.simpleString() != own:
+            raise ConfigError(f"the columns of this source are {own}; a schema of one's own cannot be set")
+
+
+class OffsetRange(InputPartition):
+    """The work of one task."""
+
+    def __init__(self, work: Range) -> None:
+        super().__init__(work)
+
+
+class BatchReader(DataSourceReader):
+    """A batch query: from here to there, as it is when the query is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._starting, self._ending = options.for_batch()
+
+    def partitions(self) -> list[InputPartition]:
+        positions = Positions(self._options)
+        try:
+            start, end = positions.resolve(self._starting), positions.resolve(self._ending)
+        finally:
+            disconnect(self._options.settings)
+        for place in sorted(start.keys() & end.keys()):
+            if start[place] > end[place]:
+                raise ConfigError(
+                    f"the query would start at offset {start[place]} of {place[0]}-{place[1]} and end at {end[place]}"
+                )
+        return _tasks(self._options, start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream, on the driver: where it begins, how far the next micro-batch goes, and who reads what of it."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        positions: Positions | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._starting = options.for_stream()
+        self._positions = positions or Positions(options)
+        self._clock = clock
+        self._initial: dict[TopicPartition, int] | None = None
+        self._initial_is_logged = _is_reproducible(self._starting)
+        self._latest: dict[TopicPartition, int] | None = None
+        self._target: dict[TopicPartition, int] | None = None
+        self._last_trigger_s: float | None = None
+        self._planned: tuple[JsonOffsets, JsonOffsets, list[InputPartition]] | None = None
+
+    def initialOffset(self) -> JsonOffsets:  # noqa: N802
+        """Asked more than once for the first batch, and always answered the same."""
+        if self._initial is None:
+            self._initial = self._positions.resolve(self._starting)
+            if self._target is not None and not _is_reproducible(self._starting):
+                # The end was taken a moment ago, before the beginning.
+                self._target |= {place: max(at, self._target.get(place, at)) for place, at in self._initial.items()}
+        return to_json(self._initial)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._positions.latest({})
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What Spark hands back to `latestOffset`, unless the trigger asks for everything."""
+        if self._options.records_per_trigger_max is not None:
+            return ReadMaxRows(self._options.records_per_trigger_max)
+        if self._options.records_per_trigger_min is not None:
+            return ReadMinRows(self._options.records_per_trigger_min)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
+        known = from_json(start)
+        self._latest = self._positions.latest(known) if self._target is None else self._target
+        if not self._initial_is_logged and known == self._initial:
+            self._initial_is_logged = True
+            return to_json(known)
+        if isinstance(limit, ReadAllAvailable):
+            return to_json(self._latest)
+        return to_json(self._admitted(known, self._latest))
+
+    def reportLatestOffset(self) -> JsonOffsets | None:  # noqa: N802
+        return None if self._latest is None else to_json(self._latest)
+
+    def _admitted(self, known: OffsetsOf, latest: OffsetsOf) -> OffsetsOf:
+        new = self._positions.earliest_of_existing(latest.keys() - known.keys())
+        begin = {**known, **new}
+        # With a target there is no more to wait for.
+        least = self._options.records_per_trigger_min if self._target is None else None
+        if least is not None and self._is_too_little(behind(begin, latest), least):
+            return known
+        most = self._options.records_per_trigger_max
+        return latest if most is None else limited(most, begin, latest)
+
+    def _is_too_little(self, waiting: int, least: int) -> bool:
+        """The first batch and one that is overdue start with whatever there is."""
+        now, last = self._clock(), self._last_trigger_s
+        overdue = last is None or (now - last) * 1000 >= self._options.trigger_delay_ms_max
+        if waiting < least and not overdue:
+            return True
+        self._last_trigger_s = now
+        return False
+
+    def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
+        """Spark may ask several times about one batch."""
+        if self._planned is None or self._planned[:2] != (start, end):
+            self._planned = (start, end, self._plan(from_json(start), from_json(end)))
+        return self._planned[2]
+
+    def _plan(self, begin: dict[TopicPartition, int], end: dict[TopicPartition, int]) -> list[InputPartition]:
+        if self._planned is None and begin == self._initial:
+            begin = self._as_logged(begin, end)
+        new = self._positions.earliest_of_existing(end.keys() - begin.keys())
+        if problem := loss(begin, end, new):
+            self._report(problem)
+        return _tasks(self._options, {**begin, **new}, end)
+
+    def _as_logged(self, begin: OffsetsOf, end: OffsetsOf) -> dict[TopicPartition, int]:
+        """The first batch may be a replay, planned by a driver that died, and the beginning found out anew just now.
+
+        Then it may lie behind the end, which is where the stream really began; and partitions may have appeared since.
+        """
+        known = {place: at for place, at in begin.items() if place in end}
+        if _is_reproducible(self._starting):
+            return known
+        return {place: min(at, end[place]) for place, at in known.items()}
+
+    def _report(self, problem: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{problem}. {FAIL_ADVICE}")
+        log.warning("%s; the query goes on without, since failOnDataLoss is false", problem)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+    def stop(self) -> None:
+        disconnect(self._options.settings)
+
+
+def _is_reproducible(position: Position) -> bool:
+    """Whether the same question gets the same answer later (as long as nothing is deleted)."""
+    if isinstance(position, Everywhere):
+        return position.at != LATEST
+    if isinstance(position, Offsets):
+        return LATEST not in position.of.values()
+    return isinstance(position, Timestamps) and not position.or_latest
+
+
+def _tasks(options: SourceOptions, start: OffsetsOf, end: OffsetsOf) -> list[InputPartition]:
+    ranges = split(ranges_of(start, end), options.partitions_min, options.records_per_partition_max)
+    return [OffsetRange(each) for each in ranges]
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """In a task. A query without any partition has one task nonetheless, with nothing to do."""
+    if partition.value is None:
+        return
+    try:
+        yield from _rows(options, partition.value)
+    except Exception:
+        disconnect(options.settings)
+        raise
+
+
+def _rows(options: SourceOptions, work: Range) -> Iterator[pa.RecordBatch]:
+    position, end = work.start, work.end
+    while position < end:
+        try:
+            for batches in _fetched(options, work, position, end):
+                yield from arrow_batches(
+                    batches,
+                    position,
+                    end,
+                    topic=work.topic,
+                    partition=work.partition,
+                    include_headers=options.include_headers,
+                )
+                position = batches[-1][0].last_offset + 1
+            return
+        except DataLost as problem:
+            _lost(options, problem)
+            position, end = max(position, problem.first), min(end, problem.end)
+        except TopicMissingError as problem:
+            _lost(options, problem)
+            return
+
+
+def _fetched(
+    options: SourceOptions, work: Range, start: int, end: int
+) -> Iterator[list[tuple[BatchHeader, memoryview]]]:
+    return read_range(
+        connected(options.settings, options.read_patience_s),
+        work.topic,
+        work.partition,
+        start,
+        end,
+        read_committed=options.read_committed,
+        fetch_bytes=options.fetch_bytes,
+        patience_s=options.read_patience_s,
+    )
+
+
+def _lost(options: SourceOptions, problem: OnceflowError) -> None:
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{problem}. {FAIL_ADVICE}") from None
+    log.warning("%s; the query goes on without, since failOnDataLoss is false", problem)

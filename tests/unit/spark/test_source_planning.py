@@ -1,0 +1,323 @@
+"""What the source plans, without Kafka and without Spark: offsets in, work out."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
+
+from onceflow.client.cluster import TopicPartition
+from onceflow.spark.options import Position, SourceOptions
+from onceflow.spark.planning import Range, from_json, lag, limited, loss, ranges_of, split, to_json
+from onceflow.spark.source import DataLossError, StreamReader
+
+P0, P1, P2 = ("orders", 0), ("orders", 1), ("orders", 2)
+EVERYTHING = ReadAllAvailable()
+
+
+# --- offsets as JSON
+
+
+def test_offsets_are_written_in_one_order_whatever_order_they_come_in() -> None:
+    offsets = {("b", 10): 1, ("b", 9): 2, ("a", 0): 3}
+    assert str(to_json(offsets)) == "{'a': {'0': 3}, 'b': {'9': 2, '10': 1}}"
+    assert from_json(to_json(offsets)) == offsets
+
+
+# --- limits
+
+
+def test_a_limit_is_shared_out_by_what_is_waiting() -> None:
+    assert limited(100, {P0: 0, P1: 1000}, {P0: 300, P1: 1100}) == {P0: 75, P1: 1025}
+
+
+def test_a_limit_leaves_at_least_one_to_everyone_who_has_any() -> None:
+    assert limited(10, {P0: 0, P1: 0, P2: 5}, {P0: 10_000, P1: 1, P2: 5}) == {P0: 9, P1: 1, P2: 5}
+
+
+def test_a_limit_above_what_is_waiting_changes_nothing() -> None:
+    assert limited(11, {P0: 0, P1: 0}, {P0: 10, P1: 1}) == {P0: 10, P1: 1}
+
+
+@given(
+    limit=st.integers(1, 1000),
+    waiting=st.lists(st.integers(0, 10**6), min_size=1, max_size=20),
+    begin=st.integers(0, 2**62),
+)
+def test_a_limit_is_kept_up_to_one_per_partition_and_always_moves_on(
+    limit: int, waiting: list[int], begin: int
+) -> None:
+    start = {("t", index): begin for index in range(len(waiting))}
+    end = {("t", index): begin + size for index, size in enumerate(waiting)}
+    found = limited(limit, start, end)
+    taken = {place: found[place] - begin for place in end}
+    assert all(0 <= taken[place] <= end[place] - begin for place in end)
+    assert all(taken[place] for place in end if end[place] > begin)
+    assert sum(taken.values()) <= limit + len(waiting)
+
+
+# --- ranges and pieces
+
+
+def test_ranges_leave_out_what_is_empty_or_has_no_beginning() -> None:
+    assert ranges_of({P0: 5, P1: 7}, {P1: 9, P0: 5, P2: 4}) == [Range("orders", 1, 7, 9)]
+
+
+def test_a_large_range_is_cut_until_there_are_enough_tasks() -> None:
+    ranges = [Range("t", 0, 0, 1000), Range("t", 1, 0, 10)]
+    assert [(each.partition, each.start, each.end) for each in split(ranges, 4, None)] == [
+        (0, 0, 333),
+        (0, 333, 666),
+        (0, 666, 1000),
+        (1, 0, 10),
+    ]
+
+
+def test_enough_partitions_are_not_cut() -> None:
+    ranges = [Range("t", 0, 0, 1000), Range("t", 1, 0, 10)]
+    assert split(ranges, 2, None) == ranges
+
+
+def test_no_task_gets_more_records_than_allowed() -> None:
+    assert [each.size for each in split([Range("t", 0, 5, 30)], None, 10)] == [8, 8, 9]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 10**5), max_size=10),
+    tasks=st.none() | st.integers(1, 50),
+    records=st.none() | st.integers(1000, 10**5),
+)
+def test_pieces_are_the_same_offsets_once(sizes: list[int], tasks: int | None, records: int | None) -> None:
+    ranges = [Range("t", index, 7, 7 + size) for index, size in enumerate(sizes)]
+    pieces = split(ranges, tasks, records)
+    assert all(piece.size > 0 for piece in pieces)
+    assert all(piece.size <= (records or piece.size) for piece in pieces)
+    for whole in ranges:
+        own = [piece for piece in pieces if piece.partition == whole.partition]
+        assert (own[0].start, own[-1].end) == (whole.start, whole.end)
+        assert all(left.end == right.start for left, right in pairwise(own))
+
+
+# --- losses
+
+
+def test_nothing_is_lost_while_offsets_grow_and_partitions_begin_at_zero() -> None:
+    assert loss({P0: 5}, {P0: 5, P1: 3}, {P1: 0}) is None
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "new", "sentence"),
+    [
+        ({P0: 5, P1: 5}, {P0: 5}, {}, "orders-1 existed when the query last looked, and not any more"),
+        ({}, {P0: 5}, {}, "orders-0 appeared while the query ran, and disappeared before being read"),
+        ({}, {P0: 5}, {P0: 2}, "orders-0 appeared while the query ran, and already lost what was written first"),
+        ({P0: 5}, {P0: 3}, {}, "orders-0 went back, from offset 5 to 3"),
+    ],
+)
+def test_a_loss_is_said_in_a_sentence(
+    start: dict[TopicPartition, int], end: dict[TopicPartition, int], new: dict[TopicPartition, int], sentence: str
+) -> None:
+    assert loss(start, end, new) == sentence
+
+
+# --- lag
+
+
+def test_lag_is_the_distance_to_the_latest_over_all_partitions() -> None:
+    source = SimpleNamespace(endOffset='{"t": {"0": 10, "1": 20}}', latestOffset='{"t": {"0": 10, "1": 50, "2": 9}}')
+    expected = {"minOffsetsBehindLatest": 0, "maxOffsetsBehindLatest": 30, "avgOffsetsBehindLatest": 15.0}
+    assert lag(SimpleNamespace(sources=[source])) == expected
+    assert lag({"sources": [vars(source)]}) == expected
+
+
+@pytest.mark.parametrize("offset", [None, "null", "17", '"text"', '{"logOffset": 3}'])
+def test_lag_of_other_sources_is_nothing(offset: str | None) -> None:
+    assert lag({"sources": [{"endOffset": offset, "latestOffset": offset}]}) == {}
+
+
+# --- the stream
+
+
+class FakePositions:
+    """A cluster that is two dicts."""
+
+    def __init__(self, latest: dict[TopicPartition, int]) -> None:
+        self.ends = latest
+        self.begins = dict.fromkeys(latest, 0)
+        self.initial: dict[TopicPartition, int] | None = None
+
+    def resolve(self, position: Position) -> dict[TopicPartition, int]:
+        return dict(self.ends if self.initial is None else self.initial)
+
+    def latest(self, known: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return dict(self.ends)
+
+    def earliest_of_existing(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {place: self.begins.get(place, 0) for place in partitions if place in self.ends}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def stream(positions: FakePositions, clock: Clock | None = None, **options: str) -> StreamReader:
+    given = {"kafka.bootstrap.servers": "a:1", "subscribe": "orders", **options}
+    return StreamReader(SourceOptions.of(given), positions, clock or Clock())  # type: ignore[arg-type]
+
+
+def next_end(reader: StreamReader, start: Any, limit: ReadLimit | None = None) -> dict[TopicPartition, int]:
+    return from_json(reader.latestOffset(start, limit or reader.getDefaultReadLimit()))
+
+
+def work(reader: StreamReader, start: Any, end: Any) -> list[tuple[int, int, int]]:
+    found = [each.value for each in reader.partitions(start, end)]
+    return [(each.partition, each.start, each.end) for each in found]
+
+
+def test_where_latest_was_is_logged_by_an_empty_first_batch() -> None:
+    kafka = FakePositions({P0: 10})
+    reader = stream(kafka)
+    start = reader.initialOffset()
+    kafka.ends = {P0: 15}
+    assert reader.latestOffset(start, EVERYTHING) == start == {"orders": {"0": 10}}
+    assert reader.initialOffset() == start, "asked again while the first batch is planned"
+    assert work(reader, start, start) == []
+    assert next_end(reader, start) == {P0: 15}
+
+
+def test_a_first_batch_that_is_replayed_is_empty_again_and_nothing_is_skipped() -> None:
+    kafka = FakePositions({P0: 25})
+    restarted = stream(kafka)
+    logged = {"orders": {"0": 10}}  # what the driver that died had logged as the end of the first batch
+    assert work(restarted, restarted.initialOffset(), logged) == []
+    assert work(restarted, logged, restarted.latestOffset(logged, EVERYTHING)) == [(0, 10, 25)]
+
+
+def test_a_beginning_that_can_be_found_again_needs_no_empty_batch() -> None:
+    kafka = FakePositions({P0: 15})
+    kafka.initial = {P0: 0}
+    reader = stream(kafka, startingOffsets="earliest")
+    start = reader.initialOffset()
+    assert work(reader, start, reader.latestOffset(start, EVERYTHING)) == [(0, 0, 15)]
+
+
+def test_a_partition_that_appeared_before_a_replay_of_the_first_batch_waits_for_the_second() -> None:
+    kafka = FakePositions({P0: 15, P1: 4})
+    kafka.initial = {P0: 0, P1: 0}
+    reader = stream(kafka, startingOffsets="earliest")
+    assert work(reader, reader.initialOffset(), {"orders": {"0": 12}}) == [(0, 0, 12)]
+    end = reader.latestOffset({"orders": {"0": 12}}, EVERYTHING)
+    assert work(reader, {"orders": {"0": 12}}, end) == [(0, 12, 15), (1, 0, 4)]
+
+
+def test_available_now_stops_at_what_was_there_when_it_began() -> None:
+    kafka = FakePositions({P0: 10})
+    kafka.initial = {P0: 0}
+    reader = stream(kafka, startingOffsets="earliest", maxOffsetsPerTrigger="6")
+    reader.prepareForTriggerAvailableNow()
+    kafka.ends = {P0: 1000, P1: 7}
+    ends = [reader.initialOffset()]
+    for _ in range(3):
+        ends.append(reader.latestOffset(ends[-1], reader.getDefaultReadLimit()))
+    assert [each["orders"]["0"] for each in ends] == [0, 6, 10, 10]
+
+
+def test_available_now_from_the_latest_ends_even_if_records_came_in_between() -> None:
+    kafka = FakePositions({P0: 10})
+    reader = stream(kafka)
+    reader.prepareForTriggerAvailableNow()
+    kafka.ends = {P0: 12}
+    start = reader.initialOffset()
+    for _ in range(2):
+        assert reader.latestOffset(start, EVERYTHING) == start == {"orders": {"0": 12}}
+
+
+def test_a_trigger_that_asks_for_everything_overrules_the_limit() -> None:
+    kafka = FakePositions({P0: 10})
+    reader = stream(kafka, maxOffsetsPerTrigger="6")
+    assert reader.getDefaultReadLimit() == ReadMaxRows(6)
+    assert next_end(reader, {"orders": {"0": 0}}) == {P0: 6}
+    assert next_end(reader, {"orders": {"0": 0}}, EVERYTHING) == {P0: 10}
+
+
+def test_a_limit_counts_what_new_partitions_hold() -> None:
+    kafka = FakePositions({P0: 10, P1: 30})
+    reader = stream(kafka, maxOffsetsPerTrigger="4")
+    assert next_end(reader, {"orders": {"0": 0}}) == {P0: 1, P1: 3}
+
+
+def test_a_batch_waits_for_the_least_number_of_records_or_for_its_time() -> None:
+    kafka, clock = FakePositions({P0: 5}), Clock()
+    reader = stream(kafka, clock, minOffsetsPerTrigger="10", maxTriggerDelay="60s")
+    assert reader.getDefaultReadLimit() == ReadMinRows(10)
+    assert next_end(reader, {"orders": {"0": 0}}) == {P0: 5}, "the first one starts with what there is"
+    kafka.ends = {P0: 9}
+    assert next_end(reader, {"orders": {"0": 5}}) == {P0: 5}
+    clock.now = 60
+    assert next_end(reader, {"orders": {"0": 5}}) == {P0: 9}
+    kafka.ends = {P0: 19}
+    assert next_end(reader, {"orders": {"0": 9}}) == {P0: 19}
+
+
+def test_least_and_most_together() -> None:
+    kafka, clock = FakePositions({P0: 5}), Clock()
+    reader = stream(kafka, clock, minOffsetsPerTrigger="10", maxOffsetsPerTrigger="20")
+    next_end(reader, {"orders": {"0": 0}})
+    assert next_end(reader, {"orders": {"0": 0}}) == {P0: 0}
+    kafka.ends = {P0: 100}
+    assert next_end(reader, {"orders": {"0": 0}}) == {P0: 20}
+
+
+def test_available_now_does_not_wait_for_the_least_number() -> None:
+    kafka = FakePositions({P0: 5})
+    kafka.initial = {P0: 0}
+    reader = stream(kafka, startingOffsets="earliest", minOffsetsPerTrigger="10")
+    reader.prepareForTriggerAvailableNow()
+    next_end(reader, {"orders": {"0": 0}})
+    assert next_end(reader, {"orders": {"0": 0}}) == {P0: 5}
+
+
+def test_the_latest_offsets_are_reported_also_when_a_batch_stops_before() -> None:
+    reader = stream(FakePositions({P0: 10}), maxOffsetsPerTrigger="6")
+    assert reader.reportLatestOffset() is None
+    next_end(reader, {"orders": {"0": 0}})
+    assert reader.reportLatestOffset() == {"orders": {"0": 10}}
+
+
+def test_one_batch_is_planned_once_however_often_spark_asks() -> None:
+    kafka = FakePositions({P0: 10, P1: 3})
+    reader = stream(kafka)
+    plan = [({"orders": {"0": 0}}, {"orders": {"0": 10, "1": 3}})] * 2
+    first = work(reader, *plan[0])
+    kafka.begins[P1] = 2  # retention moved on
+    assert work(reader, *plan[1]) == first == [(0, 0, 10), (1, 0, 3)]
+
+
+def test_a_partition_that_is_gone_ends_the_query_or_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    start, end = {"orders": {"0": 5, "1": 5}}, {"orders": {"0": 8}}
+    with pytest.raises(DataLossError, match=r"^orders-1 existed .* not any more\. .*failOnDataLoss=false"):
+        stream(FakePositions({P0: 8})).partitions(start, end)
+    assert work(stream(FakePositions({P0: 8}), failOnDataLoss="false"), start, end) == [(0, 5, 8)]
+    assert "orders-1 existed" in caplog.text
+
+
+def test_a_partition_that_went_back_ends_the_query_or_goes_on_from_its_end() -> None:
+    start, end = {"orders": {"0": 50}}, {"orders": {"0": 8}}
+    with pytest.raises(DataLossError, match="went back, from offset 50 to 8"):
+        stream(FakePositions({P0: 8})).partitions(start, end)
+    assert work(stream(FakePositions({P0: 8}), failOnDataLoss="false"), start, end) == []
+
+
+def test_a_reader_travels_to_the_executors() -> None:
+    given = {"kafka.bootstrap.servers": "a:1", "subscribe": "orders"}
+    pickle.loads(pickle.dumps(StreamReader(SourceOptions.of(given))))
