@@ -6,20 +6,16 @@ that needs it fails with a sentence that says what to install: a silent skip wou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing
-from typing import Any, Protocol, TypeVar
-from uuid import uuid4
+from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
-import onceflow
-from tests.support.apache_kafka import ApacheKafka
+from tests.support.brokers import SETTINGS, RunningBroker, Shared, run_against_both, started
 from tests.support.clients.coordinated.aio import CoordinatedAioClient
 from tests.support.clients.coordinated.confluent import CoordinatedConfluentClient
 from tests.support.clients.coordinated.java import CoordinatedJavaClient
 from tests.support.clients.coordinated.kafka_python import CoordinatedKafkaPythonClient
-from tests.support.kafka_jars import JarsMissing, JavaMissing
 from tests.support.raw import Wire
 from tests.support.raw_transactions import V1, V2, TransactionalProducer, TransactionProtocol
 
@@ -28,33 +24,11 @@ pytest.register_assert_rewrite(
     "tests.conformance.scenarios", "tests.conformance.transaction_scenarios", "tests.conformance.group_scenarios"
 )
 
-BROKERS = ("onceflow", "kafka")
-SETTINGS: Mapping[str, int] = {
-    # Timed-out transactions are found by a scan; every ten seconds is too seldom for a test to wait for it.
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
-    # Members die in these tests, and what the broker tells the others it tells in answers to heartbeats.
-    "group.min.session.timeout.ms": 1000,
-    "group.consumer.session.timeout.ms": 2000,
-    "group.consumer.heartbeat.interval.ms": 200,
-}
-T = TypeVar("T")
-
-
-class RunningBroker(Protocol):
-    name: str
-
-    @property
-    def bootstrap(self) -> str: ...
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--broker", choices=BROKERS, help="run the conformance suite against this broker only")
+__all__ = ["SETTINGS", "RunningBroker", "started"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "broker" in metafunc.fixturenames:
-        chosen = metafunc.config.getoption("broker", default=None)
-        metafunc.parametrize("broker", [chosen] if chosen else BROKERS, indirect=True, scope="session")
+    run_against_both(metafunc)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,53 +44,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = getattr(item, "callspec", None)
         if differs and parameters and parameters.params.get("broker") == "onceflow":
             item.add_marker(pytest.mark.xfail(reason=differs.args[0], strict=True))
-
-
-def started(start: Callable[[], T]) -> T:
-    """What `start` returns; without Java the test fails with the sentence that says so, and nothing around it."""
-    try:
-        return start()
-    except (JavaMissing, JarsMissing) as error:
-        sentence = str(error)
-    pytest.fail(sentence, pytrace=False)
-
-
-class _Onceflow:
-    name = "onceflow"
-
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
-
-
-class Shared:
-    """Brokers and clients that all tests of a process use: started when first asked for, ended after the last test.
-
-    A fixture with a parameter would end, and start again, whenever the parameter changes.
-    """
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._running: dict[object, Any] = {}
-
-    def get(self, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
-        if key not in self._running:
-            self._running[key] = self._stack.enter_context(start())
-        found: T = self._running[key]
-        return found
-
-
-@pytest.fixture(scope="session")
-def shared() -> Iterator[Shared]:
-    with ExitStack() as stack:
-        yield Shared(stack)
-
-
-@pytest.fixture(scope="session")
-def broker(request: pytest.FixtureRequest, shared: Shared) -> RunningBroker:
-    if request.param == "kafka":
-        return started(lambda: shared.get("kafka", lambda: ApacheKafka(SETTINGS)))
-    running = shared.get("onceflow", lambda: onceflow.Broker(data_dir=None, settings=SETTINGS))
-    return _Onceflow(running.bootstrap)
 
 
 @pytest.fixture(scope="session")
@@ -139,28 +66,6 @@ def java(broker: RunningBroker, shared: Shared) -> CoordinatedJavaClient:
     return started(
         lambda: shared.get((broker.name, "java"), lambda: closing(CoordinatedJavaClient(broker.bootstrap)))
     )
-
-
-@pytest.fixture
-def new_name(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Topic names that no other test uses and that say whose they are."""
-    test = request.node.originalname.removeprefix("test_")[:60]
-    return lambda: f"{test}-{uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def wire(broker: RunningBroker) -> Iterator[Wire]:
-    """The protocol itself, for the tests that no client would help with."""
-    with Wire(broker.bootstrap) as wire:
-        yield wire
-
-
-@pytest.fixture
-def topic(wire: Wire, new_name: Callable[[], str]) -> str:
-    """An empty topic with one partition."""
-    name = new_name()
-    wire.create_topic(name)
-    return name
 
 
 @pytest.fixture(params=[V1, V2], ids=lambda protocol: protocol.name)

@@ -1,4 +1,5 @@
-"""The jars of Apache Kafka, from the package registry into `.cache/`, and the Java that runs them.
+"""The jars of Apache Kafka, and of Spark's connector to it, from the package registry into `.cache/`, and the Java that
+runs them.
 
 Apache Kafka is the reference that the conformance tests and the benchmarks hold our broker against. The resolver of
 `jgo` is pure Python, so neither Maven nor a Kafka distribution is needed. Two invariants:
@@ -31,7 +32,9 @@ __all__ = [
     "JarsMissing",
     "JavaMissing",
     "classpath",
+    "connector_jars",
     "java",
+    "java_version",
     "only_one_process",
     "streams_classpath",
 ]
@@ -44,12 +47,23 @@ ARTIFACTS = (
     ("org.slf4j", "slf4j-simple", "1.7.36"),
 )
 STREAMS_ARTIFACTS = (("org.apache.kafka", "kafka-streams", KAFKA_VERSION),)
+CONNECTOR_VERSION = "4.2.0"
+CONNECTOR_ARTIFACTS = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION),
+    # Not every mirror of the registry has a newer one, and the connector runs with this one.
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.13.1"),
+    ("org.scala-lang.modules", "scala-parallel-collections_2.13", "1.2.0"),
+)
 JAVA_MIN = 17
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
 JARS = CACHE / f"kafka-{KAFKA_VERSION}"
 STREAMS_JARS = CACHE / f"kafka-streams-{KAFKA_VERSION}"
 """Only the jar itself: what it needs is among the others, but for RocksDB (70 MB), for stores on disk."""
+CONNECTOR_JARS = CACHE / f"spark-kafka-{CONNECTOR_VERSION}"
+"""Only these five: the rest is among Spark's own jars, and a second copy of those would be in the way."""
 
 
 class JavaMissing(RuntimeError):
@@ -80,11 +94,19 @@ def java() -> str:
     return executable
 
 
+def java_version() -> str:
+    """All that `java` says about itself; an archive of classes belongs to exactly one build."""
+    return _printed_version(java())
+
+
 def _major_version(executable: str) -> int:
     """17 for `openjdk version "17.0.15"`, 8 for `java version "1.8.0_402"`, 0 for something that is no Java."""
-    printed = subprocess.run([executable, "-version"], capture_output=True, text=True, check=False).stderr
-    match = re.search(r'version "(?:1\.)?(\d+)', printed)
+    match = re.search(r'version "(?:1\.)?(\d+)', _printed_version(executable))
     return int(match[1]) if match else 0
+
+
+def _printed_version(executable: str) -> str:
+    return subprocess.run([executable, "-version"], capture_output=True, text=True, check=False).stderr
 
 
 def classpath() -> str:
@@ -95,6 +117,12 @@ def classpath() -> str:
 def streams_classpath() -> str:
     """What a Kafka Streams application needs whose stores are in memory."""
     return os.pathsep.join((_folder(STREAMS_JARS, STREAMS_ARTIFACTS, alone=True), classpath()))
+
+
+def connector_jars() -> list[Path]:
+    """Spark's own Kafka source and sink, for `spark.jars`."""
+    _folder(CONNECTOR_JARS, CONNECTOR_ARTIFACTS, alone=True)
+    return sorted(CONNECTOR_JARS.glob("*.jar"))
 
 
 def _folder(folder: Path, artifacts: tuple[tuple[str, str, str], ...], *, alone: bool = False) -> str:
@@ -159,5 +187,6 @@ if __name__ == "__main__":
     try:
         java()
         print(streams_classpath())
+        print(*connector_jars(), sep="\n")
     except (JavaMissing, JarsMissing) as error:
         sys.exit(str(error))
