@@ -407,6 +407,10 @@ class TestFailures:
         assert written(streams.bootstrap, streams.target), "some of it had been written"
         assert committed(streams.bootstrap, streams.target) == []
 
+    def test_batch_write_of_nothing_is_no_error(self, streams: Streams) -> None:
+        rows = streams.spark.range(0).selectExpr("cast(id as string) value")
+        assert onceflow.spark.write(rows, bootstrap_servers=streams.bootstrap, topic=streams.target).rows == 0
+
     def test_batch_write_with_a_name_is_written_once(self, streams: Streams) -> None:
         rows = streams.spark.range(10).selectExpr("cast(id as string) value")
         where = {"bootstrap_servers": streams.bootstrap, "topic": streams.target, "app_id": streams.app_id}

@@ -7,16 +7,19 @@ others get a `Ticket`, which is the producer id and epoch that all of them write
     transaction.fence()                   # every earlier owner is out, what it left open is aborted
     transaction.ticket                    # for the writers
     transaction.commit_offsets("orders-app", {("orders", 0): 42})
-    transaction.commit()                  # the ticket is now another one: that of the next transaction
+    transaction.commit()
+    transaction.ticket                    # another one: that of the next transaction
 
 Invariants:
 
-- **Every transaction has an epoch of its own.** In V2 (KIP-890) each end hands out the next one; in V1 it is asked for
-  after each end. So a delayed request of an earlier transaction can never touch a later one.
+- **Every transaction has an epoch of its own.** In V2 (KIP-890) each end hands out the next one; in V1 whoever looks at
+  the ticket after an end asks for it: not the end itself, since a commit that was done must not fail afterwards. So a
+  delayed request of an earlier transaction can never touch a later one.
 - **Nobody takes over twice.** Only `fence` asks without saying who we are. All later requests carry our id and epoch,
   so that an owner that was itself fenced is told so (`Fenced`) and never fences its successor.
-- **An end is repeated until it is answered.** The coordinator recognises the repetition. If no answer comes in time the
-  outcome is unknown, and `OutcomeUnknown` says so; `fence` settles it, in this process or the next.
+- **An end is repeated until it is answered.** The coordinator recognises the repetition. If no answer comes in time, or
+  the repetition of an end that may have been done is refused, the outcome is unknown, and `OutcomeUnknown` says so;
+  `fence` settles it, in this process or the next.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -56,6 +59,10 @@ _REPEAT: Final = NOT_YET | {
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_ENOUGH_REPLICAS,
 }
+MISSING_PATIENCE_S: Final = 5.0
+"""A partition that was created just now may be news to a coordinator; one that is missing still does not exist."""
+_NOTHING_DONE: Final = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS})
+"""After these an end was certainly not done. The others may stand for a write to the log that ended in doubt."""
 _FENCED: Final = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -77,6 +84,10 @@ _ADD_MAX: Final = 3  # later versions are for brokers
 
 class Fenced(ClientError):
     """The coordinator or a leader says that this transaction is over: another owner, or the timeout."""
+
+    def __init__(self, message: str, code: int = ErrorCode.PRODUCER_FENCED) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class OutcomeUnknown(ClientError):
@@ -122,14 +133,19 @@ class SharedTransaction:
         self._patience_s = patience_s
         self._wanted_version = version
         self._ticket: Ticket | None = None
+        self._is_used_up = False  # V1: this epoch's transaction was ended, the next epoch not asked for yet
+        self._may_be_open = False  # V1: something was added, or at least asked to be
         self._added: set[TopicPartition] = set()
-        self._coordinators: dict[str, int] = {}
+        self._coordinator_id: int | None = None
+        self._group_coordinators: dict[str, int] = {}
         self._lock = threading.RLock()
 
     @property
     def ticket(self) -> Ticket:
-        assert self._ticket is not None, "fence comes first"
-        return self._ticket
+        """Of the transaction that can be written into now. Raises `Fenced` and the rest if it must be asked for."""
+        with self._lock:
+            ticket = self._known_ticket()
+            return self._renew(ticket) if self._is_used_up else ticket
 
     def fence(self) -> Ticket:
         """Take the transactional id from whoever has it; what was open is aborted, what was being committed is
@@ -139,19 +155,25 @@ class SharedTransaction:
             producer_id, epoch = self._init(-1, -1)
             return self._begin(producer_id, epoch, version)
 
-    def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
-        """Before the first write to them. In V2 the leaders do this by themselves."""
+    def add_partitions(self, partitions: Collection[TopicPartition], ticket: Ticket | None = None) -> None:
+        """Before the first write to them. In V2 the leaders do this by themselves.
+
+        Raises `Fenced` if the transaction of the ticket is over: whoever comes late must not begin the next one.
+        """
         with self._lock:
+            if ticket is not None and (self._is_used_up or ticket != self._known_ticket()):
+                raise Fenced("adding partitions failed: that transaction is over")
+            current = self.ticket  # first: that of a new epoch has nothing added
             new = [each for each in partitions if each not in self._added]
-            if self.ticket.version == V2 or not new:
+            if current.version == V2 or not new:
                 return
             by_topic: dict[str, list[int]] = defaultdict(list)
             for topic, partition in new:
                 by_topic[topic].append(partition)
             request = AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=self.transactional_id,
-                v3_and_below_producer_id=self.ticket.producer_id,
-                v3_and_below_producer_epoch=self.ticket.epoch,
+                v3_and_below_producer_id=current.producer_id,
+                v3_and_below_producer_epoch=current.epoch,
                 v3_and_below_topics=[
                     AddPartitionsToTxnTopic(name=name, partitions=numbers) for name, numbers in by_topic.items()
                 ],
@@ -159,10 +181,13 @@ class SharedTransaction:
 
             def ask() -> None:
                 answer = self._coordinator().ask(request, at_most=_ADD_MAX)
-                for topic in answer.results_by_topic_v3_and_below:
-                    for each in topic.results_by_partition:
-                        _look(each.partition_error_code, f"adding {topic.name!r} to the transaction")
+                _look_at_all(
+                    (each.partition_error_code, f"adding partition {each.partition_index} of {topic.name!r}")
+                    for topic in answer.results_by_topic_v3_and_below
+                    for each in topic.results_by_partition
+                )
 
+            self._may_be_open = True
             self._patiently(ask, "adding partitions to the transaction")
             self._added.update(new)
 
@@ -172,26 +197,46 @@ class SharedTransaction:
             return
         with self._lock:
             if self.ticket.version == V1:
+                self._may_be_open = True
                 self._patiently(lambda: self._add_group(group), "adding offsets to the transaction")
             self._patiently(lambda: self._send_offsets(group, offsets), "recording the source offsets")
 
-    def commit(self) -> Ticket:
-        """All of it becomes visible. The ticket of the next transaction. Raises `Fenced`, `OutcomeUnknown`."""
-        with self._lock:
-            return self._end(commit=True)
+    def commit(self) -> None:
+        """All of it becomes visible. Raises `Fenced` if nothing of it ever will be, and `OutcomeUnknown`.
 
-    def abort(self) -> Ticket:
+        Of a transaction that nobody has written into there is nothing to commit, and Kafka calls that an error:
+        `Fenced` as well. Abort it.
+        """
+        with self._lock:
+            self._end(commit=True)
+
+    def abort(self) -> None:
         """Nothing of it will ever be visible. Raises `Fenced` if it is over already, in which case the same holds."""
         with self._lock:
-            return self._end(commit=False)
+            ticket = self._known_ticket()
+            if ticket.version == V1 and (self._is_used_up or not self._may_be_open):
+                self._is_used_up = True  # nothing is open, and V1 would call an end of nothing an error
+                return
+            try:
+                self._end(commit=False)
+            except Fenced as refusal:
+                # In V1 the answer to the end of nothing: what may have been added was not.
+                if ticket.version == V2 or refusal.code != ErrorCode.INVALID_TXN_STATE:
+                    raise
+                self._is_used_up = True
 
     def renew(self) -> Ticket:
         """Take the next epoch, as ourselves. Also what keeps an id that is not used from being forgotten."""
         with self._lock:
-            return self._renew(self.ticket)
+            return self._renew(self._known_ticket())
+
+    def _known_ticket(self) -> Ticket:
+        assert self._ticket is not None, "fence comes first"
+        return self._ticket
 
     def _begin(self, producer_id: int, epoch: int, version: int) -> Ticket:
         self._added.clear()
+        self._is_used_up = self._may_be_open = False
         self._ticket = Ticket(self.transactional_id, producer_id, epoch, version)
         return self._ticket
 
@@ -227,29 +272,39 @@ class SharedTransaction:
 
         return self._patiently(ask, f"beginning transactions of {self.transactional_id!r}")
 
-    def _end(self, *, commit: bool) -> Ticket:
+    def _end(self, *, commit: bool) -> None:
         ticket = self.ticket
-        if ticket.version == V1 and not commit and not self._added:
-            return self._renew(ticket)  # nothing is open, and V1 would call an end of nothing an error
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=ticket.producer_id,
             producer_epoch=ticket.epoch,
             committed=commit,
         )
+        is_in_doubt = False
 
         def ask() -> tuple[int, int]:
-            answer = self._coordinator().ask(request, at_most=_END_MAX[ticket.version])
+            nonlocal is_in_doubt
+            try:
+                answer = self._coordinator().ask(request, at_most=_END_MAX[ticket.version])
+            except NoAnswer:
+                is_in_doubt = True
+                raise
+            is_in_doubt |= answer.error_code in _REPEAT - _NOTHING_DONE
             _look(answer.error_code, "ending the transaction")
             return answer.producer_id, answer.producer_epoch
 
         try:
             producer_id, epoch = self._patiently(ask, "ending the transaction")
-        except (NoAnswer, Unreachable) as problem:
-            raise OutcomeUnknown(f"the end of the transaction was not answered: {problem}") from None
+        except ClientError as problem:
+            if isinstance(problem, Fenced) and not (commit and is_in_doubt):
+                raise
+            if isinstance(problem, Refused) and not is_in_doubt and problem.code not in _REPEAT:
+                raise
+            raise OutcomeUnknown(f"the end of the transaction was not answered clearly: {problem}") from None
         if ticket.version == V1:
-            return self._renew(ticket)
-        return self._begin(producer_id, epoch, V2)
+            self._is_used_up = True
+        else:
+            self._begin(producer_id, epoch, V2)
 
     def _renew(self, ticket: Ticket) -> Ticket:
         producer_id, epoch = self._init(ticket.producer_id, ticket.epoch)
@@ -263,7 +318,6 @@ class SharedTransaction:
             group_id=group,
         )
         _look(self._coordinator().ask(request).error_code, "adding offsets to the transaction")
-        self._added.add(("__consumer_offsets", -1))  # something is open now
 
     def _send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = defaultdict(list)
@@ -277,41 +331,55 @@ class SharedTransaction:
             topics=[TxnOffsetCommitRequestTopic(name=name, partitions=each) for name, each in by_topic.items()],
         )
         answer = self._group_coordinator(group).ask(request, at_most=_OFFSETS_MAX[self.ticket.version])
-        for topic in answer.topics:
-            for each in topic.partitions:
-                _look(each.error_code, f"recording the offset of partition {each.partition_index} of {topic.name!r}")
+        _look_at_all(
+            (each.error_code, f"recording the offset of partition {each.partition_index} of {topic.name!r}")
+            for topic in answer.topics
+            for each in topic.partitions
+        )
 
     def _coordinator(self) -> Connection:
-        found = self._coordinators.get("transactions")
-        if found is None:
-            found = self._coordinators["transactions"] = self._cluster.transaction_coordinator(self.transactional_id).id
-        return self._cluster.node(found)
+        if self._coordinator_id is None:
+            self._coordinator_id = self._cluster.transaction_coordinator(self.transactional_id).id
+        return self._cluster.node(self._coordinator_id)
 
     def _group_coordinator(self, group: str) -> Connection:
-        found = self._coordinators.get("offsets")
-        if found is None:
-            found = self._coordinators["offsets"] = self._cluster.group_coordinator(group).id
-        return self._cluster.node(found)
+        if group not in self._group_coordinators:
+            self._group_coordinators[group] = self._cluster.group_coordinator(group).id
+        return self._cluster.node(self._group_coordinators[group])
 
     def _patiently(self, ask: Callable[[], T], doing: str) -> T:
         """Everything here may be asked twice: each request names our epoch, and the coordinator knows a repetition."""
-        deadline = time.monotonic() + self._patience_s
+        began = time.monotonic()
         wait = POLL_S
         while True:
             try:
                 return ask()
-            except Refused as refusal:
-                if refusal.code not in _REPEAT or time.monotonic() > deadline:
+            except ClientError as problem:
+                if time.monotonic() - began >= self._patience_with(problem):
                     raise
-            except (NoAnswer, Unreachable):
-                if time.monotonic() > deadline:
-                    raise
-            self._coordinators.clear()  # whoever it was may not be it any more
+            self._coordinator_id = None  # whoever it was may not be it any more
+            self._group_coordinators.clear()
             time.sleep(wait)
             wait = min(2 * wait, POLL_MAX_S)
+
+    def _patience_with(self, problem: ClientError) -> float:
+        """0 for what stays as it is."""
+        if isinstance(problem, Refused):
+            if problem.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return min(self._patience_s, MISSING_PATIENCE_S)
+            return self._patience_s if problem.code in _REPEAT else 0.0
+        # The bare class is what comes if nobody listens at any bootstrap address, as while a broker restarts.
+        may_pass = isinstance(problem, NoAnswer | Unreachable) or type(problem) is ClientError
+        return self._patience_s if may_pass else 0.0
 
 
 def _look(code: int, doing: str) -> None:
     if code in _FENCED:
-        raise Fenced(f"{doing} failed: the transaction belongs to somebody else or is over (error {code})")
+        raise Fenced(f"{doing} failed: the transaction belongs to somebody else or is over (error {code})", code)
     refuse(code, doing)
+
+
+def _look_at_all(answers: Iterable[tuple[int, str]]) -> None:
+    """One partition that is refused has the others not attempted: the reason is what counts."""
+    for code, doing in sorted(answers, key=lambda each: each[0] == ErrorCode.OPERATION_NOT_ATTEMPTED):
+        _look(code, doing)

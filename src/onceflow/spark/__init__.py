@@ -6,8 +6,8 @@
     sink = onceflow.spark.KafkaSink(app_id="orders", bootstrap_servers="...", topic="invoices")
     orders.select("key", "value").writeStream.foreachBatch(sink).option("checkpointLocation", "...").start()
 
-Works on any Kafka from 3.6 on. Needs PySpark 4.2 or newer: `pip install 'onceflow[spark]'`. Names are imported when they
-are used.
+Works on any Kafka from 3.6 on. Needs PySpark 4.2 or newer: `pip install 'onceflow[spark]'`. Names are
+imported when they are used.
 """
 
 from __future__ import annotations

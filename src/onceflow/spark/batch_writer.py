@@ -16,7 +16,7 @@ from onceflow.client.cluster import Cluster, Refused, TopicPartition
 from onceflow.client.connection import ApiMissing, NoAnswer, Unreachable
 from onceflow.client.problems import ClientError
 from onceflow.client.producing import Producing, WriteRefused
-from onceflow.client.shared_transaction import Fenced, OutcomeUnknown, SharedTransaction
+from onceflow.client.shared_transaction import Fenced, OutcomeUnknown, SharedTransaction, Ticket
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.spark.listening import BatchResult, SinkListener, Step
 from onceflow.spark.problems import BatchFailed, CommitUnknown, SinkError, TakenOver, TransactionTimedOut
@@ -42,6 +42,9 @@ class Recorded:
         self.progress = progress
         self.offsets = offsets or {}
 
+    def __bool__(self) -> bool:
+        return self.progress is not None or bool(self.offsets)
+
 
 class BatchWriter:
     """Writes DataFrames under one app id, one after the other."""
@@ -57,6 +60,7 @@ class BatchWriter:
         self._transaction: SharedTransaction | None = None
         self._sequencer: Sequencer | None = None
         self._used_at = 0.0
+        self._is_unfinished = False  # the last transaction failed, and its abort was not answered
 
     def close(self) -> None:
         if self._sequencer is not None:
@@ -90,6 +94,7 @@ class BatchWriter:
             transaction.fence()
         self._transaction = transaction
         self._used_at = time.monotonic()
+        self._is_unfinished = False
 
     def progress(self, batch_id: int) -> Progress | None:
         """Of the app, as of the fence."""
@@ -112,8 +117,6 @@ class BatchWriter:
         attempts = 0
         while True:
             attempts += 1
-            if not self.is_fenced:
-                self.fence(batch_id)
             try:
                 result = self._attempt(frame, batch_id, query_id, recorded, attempts)
             except _Again as failure:
@@ -155,9 +158,12 @@ class BatchWriter:
     def _attempt(self, frame: Any, batch_id: int, query_id: str, recorded: Recorded, attempts: int) -> BatchResult:
         transaction = self._owned()
         begun = time.monotonic()
-        run = Run(prepare=transaction.add_partitions, patience_s=self.settings.transaction_timeout_ms / 1000)
         sequencer = self._sequencer_for(frame.sparkSession)
+        run = Run(prepare=transaction.add_partitions, patience_s=self.settings.transaction_timeout_ms / 1000)
         try:
+            ticket = self._next_ticket(transaction)
+            # For this transaction only: a task that comes late must not begin the next one.
+            run.prepare = lambda partitions: transaction.add_partitions(partitions, ticket)
             with self._step(Step.WRITE, batch_id):
                 tasks = self._run_tasks(frame, run, sequencer, transaction)
             written = time.monotonic()
@@ -166,7 +172,10 @@ class BatchWriter:
             with self._step(Step.RECORD, batch_id):
                 self._record(recorded, transaction)
             with self._step(Step.COMMIT, batch_id):
-                transaction.commit()
+                if any(each.rows for each in reports.values()) or recorded:
+                    transaction.commit()
+                else:
+                    transaction.abort()  # Kafka calls the commit of nothing an error
             self._used_at = time.monotonic()
         except OutcomeUnknown as problem:
             self._transaction = None
@@ -200,11 +209,21 @@ class BatchWriter:
         )
 
     def _owned(self) -> SharedTransaction:
-        assert self._transaction is not None
-        if time.monotonic() - self._used_at > IDLE_S_MAX:
-            with self._explained():
-                self._transaction.renew()
+        assert self._transaction is not None, "the fence comes first, and the progress is read after it"
         return self._transaction
+
+    def _next_ticket(self, transaction: SharedTransaction) -> Ticket:
+        """Of a transaction in which nothing is open. What could not be aborted before is aborted now, as ourselves: to
+        fence again would take the app id back from a successor."""
+        if self._is_unfinished:
+            try:
+                transaction.abort()
+            except OutcomeUnknown as problem:
+                raise _Spoiled("delivery", f"the transaction before could not be aborted: {problem}") from None
+            self._is_unfinished = False
+        if time.monotonic() - self._used_at > IDLE_S_MAX:
+            return transaction.renew()
+        return transaction.ticket
 
     def _run_tasks(self, frame: Any, run: Run, sequencer: Sequencer, transaction: SharedTransaction) -> dict[int, int]:
         """The attempt that did each task, by what Spark says."""
@@ -297,18 +316,16 @@ class BatchWriter:
     def _give_up(self, run: Run, sequencer: Sequencer, batch_id: int, begun: float) -> None:
         """End the transaction, so that nothing of it is ever visible and readers are not held back."""
         sequencer.forget(run)
-        transaction, self._transaction = self._transaction, None
-        if transaction is None:
-            return
+        transaction = self._owned()
         try:
             transaction.abort()
         except Fenced as problem:
+            self._transaction = None
             raise self._gone(batch_id, begun, problem) from None
         except OnceflowError as problem:
-            # The next fence aborts it, or the transaction timeout does.
+            # The next attempt does it, or the next driver's fence, or the transaction timeout.
+            self._is_unfinished = True
             log.warning("%s: the transaction of batch %d could not be aborted yet: %s", self.app_id, batch_id, problem)
-            return
-        self._transaction = transaction
         self._used_at = time.monotonic()
 
     def _judged(self, problem: OnceflowError, batch_id: int, begun: float) -> Exception:

@@ -28,11 +28,13 @@ from onceflow.client.admin import TopicMissingError
 from onceflow.client.cluster import Cluster, Refused, TopicPartition, patiently, refuse
 from onceflow.client.fetching import fetch, read_range
 from onceflow.client.offsets import EARLIEST, LATEST, NotYet, committed_offsets, list_offsets, persistently
+from onceflow.client.problems import ClientError
 from onceflow.client.shared_transaction import SharedTransaction
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.wire.batch import BatchHeader
 from onceflow.wire.compression import Codec
 from onceflow.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from onceflow.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from onceflow.wire.messages.metadata import MetadataRequest
 from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_records
 
@@ -40,6 +42,7 @@ __all__ = ["PROGRESS_TOPIC", "Progress", "committed_start", "ensure_topic", "rea
 
 PROGRESS_TOPIC: Final = "_onceflow_progress"
 PARTITION: Final = 0
+TOPIC_RESOURCE: Final = 2
 TOPIC_SETTINGS: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(16 * 1024 * 1024),  # the active segment is never compacted, and every start reads it
@@ -119,6 +122,7 @@ def ensure_topic(cluster: Cluster, topic: str = PROGRESS_TOPIC) -> None:
     """Create the topic if it is not there. Raises `OnceflowError` with what to do if that is not allowed."""
     try:
         cluster.leaders([topic])
+        _check_compaction(cluster, topic)
         return
     except TopicMissingError:
         pass
@@ -140,6 +144,22 @@ def ensure_topic(cluster: Cluster, topic: str = PROGRESS_TOPIC) -> None:
             "allow it"
         ) from None
     _wait_for_leader(cluster, topic)
+
+
+def _check_compaction(cluster: Cluster, topic: str) -> None:
+    """A topic that forgets by time would one day forget that a batch was committed. Who cannot look must trust."""
+    name = "cleanup.policy"
+    resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=[name])
+    try:
+        results = cluster.any_broker().ask(DescribeConfigsRequest(resources=[resource])).results
+    except ClientError:
+        return
+    for result in results:
+        for setting in result.configs:
+            if setting.name == name and setting.value != "compact":
+                raise OnceflowError(
+                    f"topic {topic!r} has {name}={setting.value}, and progress must never expire: set it to compact"
+                )
 
 
 def _wait_for_leader(cluster: Cluster, topic: str) -> None:

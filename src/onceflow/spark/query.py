@@ -27,6 +27,8 @@ class MicroBatch:
     """A micro-batch: which one, of which query, from where to where."""
 
     query_id: str
+    run_id: str
+    """Another one each time the query is started."""
     batch_id: int
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -60,7 +62,14 @@ def running_batch(frame: Any, batch_id: int) -> MicroBatch:
     for each in _logged(execution.offsetLog().get(batch_id)):
         logged = _offsets(each)
         _merge(ends, {where: at for where, at in logged.items() if where not in ends})
-    return MicroBatch(query_id=query_id, batch_id=batch_id, starts=starts, ends=ends, source_servers=frozenset(servers))
+    return MicroBatch(
+        query_id=query_id,
+        run_id=str(execution.runId().toString()),
+        batch_id=batch_id,
+        starts=starts,
+        ends=ends,
+        source_servers=frozenset(servers),
+    )
 
 
 def query_is_active(spark: Any, query_id: str) -> bool:

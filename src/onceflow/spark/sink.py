@@ -24,6 +24,7 @@ again under a new epoch, so a part of a batch is never committed.
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 import uuid
@@ -77,16 +78,17 @@ class KafkaSink:
         self._writer = BatchWriter(self.settings, app_id, tuple(listeners), transaction_version)
         weakref.finalize(self, self._writer.close)  # sockets and a thread
         self._progress: Progress | None = None
-        self._is_known = False
+        self._known_run: str | None = None  # the run of a query for which steps 1 and 2 were taken
 
     def __call__(self, frame: Any, batch_id: int) -> None:
+        _refuse_connect(frame)
         check_columns(frame.schema, self.settings.topic)
         batch = running_batch(frame, batch_id)
         _claim(self, batch, frame.sparkSession)
         if not self.settings.is_exactly_once:
             self._writer.write_at_least_once(frame, batch_id, batch.query_id)
             return
-        self._prepare(batch_id)
+        self._prepare(batch)
         if self._was_committed(batch):
             frame.write.format("noop").mode("overwrite").save()
             self._writer.skipped(
@@ -94,30 +96,31 @@ class KafkaSink:
             )
             return
         recorded = self._recorded(batch)
+        self._known_run = None  # until it is certain what has become of this batch
         self._writer.write(frame, batch_id, batch.query_id, recorded, is_stopping=lambda: _is_stopping(frame, batch))
         self._progress = recorded.progress
+        self._known_run = batch.run_id
 
     def close(self) -> None:
         """Free sockets and threads. The sink can be used again: the next batch opens them anew."""
         self._writer.close()
-        self._is_known = False
+        self._known_run = None
 
     def __reduce__(self) -> NoReturn:
-        raise ConfigError(
-            "KafkaSink works on the driver and cannot be sent elsewhere. Under Spark Connect foreachBatch runs on "
-            "the server, which it "
-            "does not support: use a classic session (spark-submit, or SparkSession.builder.master(...)) for this query"
+        raise _BoundToDriver(
+            "KafkaSink works on the driver and cannot be sent elsewhere, as Spark Connect does with what it is given: "
+            f"{_CLASSIC}"
         )
 
-    def _prepare(self, batch_id: int) -> None:
+    def _prepare(self, batch: MicroBatch) -> None:
         """Steps 1 and 2, in this order: what is read after the fence stays true."""
-        if self._writer.is_fenced and self._is_known:
+        if self._writer.is_fenced and self._known_run == batch.run_id:
             return
         if self.settings.topic is not None:
             self._check_topic(self.settings.topic)
-        self._writer.fence(batch_id)
-        self._progress = self._writer.progress(batch_id)
-        self._is_known = True
+        self._writer.fence(batch.batch_id)
+        self._progress = self._writer.progress(batch.batch_id)
+        self._known_run = batch.run_id
 
     def _check_topic(self, topic: str) -> None:
         try:
@@ -193,6 +196,8 @@ def write(
     if once is not None and app_id is None:
         raise ConfigError("once= needs app_id=: under which name should it be remembered?")
     checked = _settings(bootstrap_servers=bootstrap_servers, topic=topic, **settings)
+    if checked.is_exactly_once:
+        _refuse_connect(frame)
     check_columns(frame.schema, checked.topic)
     if getattr(frame, "isStreaming", False):
         raise ConfigError("this DataFrame streams: use df.writeStream.foreachBatch(KafkaSink(...))")
@@ -253,6 +258,23 @@ def _only(offsets: Mapping[TopicPartition, int], wanted: Mapping[TopicPartition,
 
 def _is_stopping(frame: Any, batch: MicroBatch) -> bool:
     return not query_is_active(frame.sparkSession, batch.query_id)
+
+
+# --- Spark Connect
+
+_CLASSIC: Final = "use a classic session (spark-submit, or SparkSession.builder.master(...)) for this job"
+
+
+class _BoundToDriver(ConfigError, pickle.PickleError):
+    """PySpark hands on a `PickleError`, and hides any other exception behind general advice."""
+
+
+def _refuse_connect(frame: Any) -> None:
+    if type(frame).__module__.startswith("pyspark.sql.connect."):
+        raise ConfigError(
+            "this DataFrame belongs to Spark Connect, and whoever keeps the transaction must be the driver: "
+            f"{_CLASSIC}. Nothing was written"
+        )
 
 
 # --- one query per app id and process

@@ -31,6 +31,7 @@ from onceflow.client.shared_transaction import Ticket
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.spark.encoding import Packed, Rows, group_by_partition, pack_by_partition
 from onceflow.spark.murmur2 import partitions_of
+from onceflow.spark.progress import PROGRESS_TOPIC
 from onceflow.spark.sequencer import Door, TaskReport, Turns
 from onceflow.wire.compression import Codec
 from onceflow.wire.messages.init_producer_id import InitProducerIdRequest
@@ -42,8 +43,15 @@ _RESULT_ARROW: Final = pa.schema(
     [("task", pa.int32()), ("attempt", pa.int64()), ("rows", pa.int64()), ("bytes", pa.int64())]
 )
 _GONE: Final = frozenset(
-    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
 )
+"""The transaction is over: somebody has taken over, or it timed out."""
 _PRODUCE_MAX: Final = 12  # later versions name topics by id
 
 
@@ -217,6 +225,8 @@ def _by_topic(plan: WritePlan, rows: Rows, columns: Mapping[str, Any]) -> Iterat
     if topics.null_count:
         raise RowRefused("a row has no topic: its column is null, and the sink has no topic= of its own")
     encoded = pc.dictionary_encode(topics)
+    if PROGRESS_TOPIC in encoded.dictionary.to_pylist():
+        raise RowRefused(f"a row goes to {PROGRESS_TOPIC}, where progress is kept")
     codes = encoded.indices.to_numpy(zero_copy_only=False)
     for code, indices in group_by_partition(codes):
         taken = None if chosen is None else chosen.take(pa.array(indices))
@@ -290,6 +300,7 @@ class _TurnSender(_Sender):
                 for where, each in several.items():
                     sequences[where] = _after(sequences[where], each.count)
                     self._turns.now_at(where, sequences[where])
+        self._turns.give_back()  # others write while this task waits for rows and packs them
 
 
 class _OwnSender(_Sender):

@@ -1,0 +1,333 @@
+"""What a task makes of its rows: which topic and partition, in which order and turns, and what it refuses."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from onceflow.client.admin import TopicMissingError
+from onceflow.client.cluster import TopicPartition
+from onceflow.client.producing import DeliveryTimedOut, WriteRefused
+from onceflow.client.settings import ClientSettings
+from onceflow.client.shared_transaction import Ticket
+from onceflow.errors import ErrorCode
+from onceflow.spark import task as module
+from onceflow.spark.sequencer import Refusal, TaskReport
+from onceflow.spark.task import RowRefused, WritePlan
+from onceflow.wire.batch import read_header
+from onceflow.wire.compression import Codec
+from onceflow.wire.records import Record, read_records
+
+TICKET = Ticket("app", 7, 3, 2)
+HASHES = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+"""Keys and what Kafka's own partitioner makes of them, by its own tests."""
+KEYS = list(HASHES)
+OF_FIVE = {key: (hashed & 0x7FFFFFFF) % 5 for key, hashed in HASHES.items()}
+
+
+class FakeProducing:
+    """Topics with partitions; what was sent, in its order."""
+
+    def __init__(self, **topics: int) -> None:
+        self._topics = topics
+        self.sent: list[dict[TopicPartition, bytes]] = []
+        self.problem: Exception | None = None
+
+    def partition_count(self, topic: str) -> int:
+        if topic not in self._topics:
+            raise TopicMissingError(f"there is no topic {topic!r}")
+        return self._topics[topic]
+
+    def send(self, batches: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, int]:
+        if self.problem is not None:
+            raise self.problem
+        self.sent.append(dict(batches))
+        return dict.fromkeys(batches, 0)
+
+    def records(self) -> dict[TopicPartition, list[Record]]:
+        found: dict[TopicPartition, list[Record]] = defaultdict(list)
+        for batches in self.sent:
+            for where, data in batches.items():
+                found[where] += read_records(data)
+        return dict(found)
+
+    def values(self) -> dict[TopicPartition, list[str]]:
+        return {where: [(each.value or b"").decode() for each in records] for where, records in self.records().items()}
+
+
+class FakeTurns:
+    """Grants one partition at a time, beginning at 100, so that every switch shows."""
+
+    def __init__(self) -> None:
+        self.positions: dict[TopicPartition, int] = defaultdict(lambda: 100)
+        self.taken: list[TopicPartition] = []
+
+    def take(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        where = next(iter(wanted))
+        self.taken.append(where)
+        return {where: self.positions[where]}
+
+    def now_at(self, where: TopicPartition, sequence: int) -> None:
+        self.positions[where] = sequence
+
+    def give_back(self) -> None:
+        pass
+
+
+def plan(**settings: Any) -> WritePlan:
+    given: dict[str, Any] = {
+        "settings": ClientSettings(bootstrap="127.0.0.1:9"),
+        "topic": "out",
+        "partitioning": "kafka",
+        "codec": Codec.NONE,
+        "level": None,
+        "batch_bytes": 1_000_000,
+        "buffer_bytes": 8_000_000,
+        "delivery_timeout_s": 1.0,
+        "ticket": TICKET,
+    }
+    return WritePlan(**{**given, **settings})
+
+
+def rows(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def write(producing: FakeProducing, *batches: pa.RecordBatch, task: int = 0, **settings: Any) -> TaskReport:
+    sender = module._TurnSender(producing, TICKET, FakeTurns())  # type: ignore[arg-type]
+    return module._write(plan(**settings), task, producing, sender, batches)  # type: ignore[arg-type]
+
+
+# --- the partition
+
+
+def test_rows_with_keys_go_where_kafkas_own_partitioner_puts_them() -> None:
+    producing = FakeProducing(out=5)
+    write(producing, rows(key=KEYS, value=KEYS))
+    expected: dict[TopicPartition, list[str]] = defaultdict(list)
+    for key, partition in OF_FIVE.items():
+        expected["out", partition].append(key.decode())
+    assert len(expected) > 2
+    assert producing.values() == expected
+
+
+@pytest.mark.parametrize("columns", [{}, {"key": pa.nulls(3, pa.binary())}], ids=["no column", "all null"])
+def test_rows_without_keys_fill_one_partition_after_the_other(columns: dict[str, Any]) -> None:
+    producing = FakeProducing(out=3)
+    several = [rows(value=[f"{at}"] * 3, **columns) for at in range(4)]
+    write(producing, *several, task=2, buffer_bytes=1)
+    assert [list(each) for each in producing.sent] == [[("out", 2)], [("out", 0)], [("out", 1)], [("out", 2)]]
+
+
+def test_rows_without_a_key_among_others_go_to_the_tasks_partition_of_the_moment() -> None:
+    producing = FakeProducing(out=5)
+    here = OF_FIVE[b"21"]
+    task = here + 1
+    write(producing, rows(key=[b"21", None, b"21", None], value=["a", "1", "b", "2"]), task=task)
+    assert producing.values() == {("out", here): ["a", "b"], ("out", task % 5): ["1", "2"]}
+
+
+def test_a_partition_that_a_row_chooses_wins() -> None:
+    producing = FakeProducing(out=5)
+    here = OF_FIVE[b"21"]
+    other = (here + 1) % 5
+    chosen = pa.array([other, None, -1, other], pa.int32())
+    write(producing, rows(key=[b"21", b"21", b"21", None], value=["1", "2", "3", "4"], partition=chosen))
+    assert producing.values() == {("out", here): ["2", "3"], ("out", other): ["1", "4"]}
+
+
+@pytest.mark.parametrize("wrong", [4, -2, 2**31 - 1])
+def test_a_partition_that_does_not_exist_is_refused(wrong: int) -> None:
+    producing = FakeProducing(out=4)
+    with pytest.raises(RowRefused, match=f"partition {wrong} of 'out', which has 4"):
+        write(producing, rows(value=["a", "b"], partition=pa.array([0, wrong], pa.int32())))
+    assert producing.sent == []
+
+
+def test_by_task_every_row_goes_to_the_tasks_own_partition() -> None:
+    producing = FakeProducing(out=4)
+    write(producing, rows(key=KEYS, value=KEYS), task=6, partitioning="task", buffer_bytes=1)
+    assert list(producing.values()) == [("out", 2)]
+
+
+# --- the topic
+
+
+def test_rows_go_to_the_topics_that_they_name() -> None:
+    producing = FakeProducing(x=1, y=3)
+    batch = rows(topic=["x", "y", "x", "y"], value=["1", "2", "3", "4"], partition=pa.array([0, 2, 0, 1], pa.int32()))
+    report = write(producing, batch, topic=None)
+    assert producing.values() == {("x", 0): ["1", "3"], ("y", 1): ["4"], ("y", 2): ["2"]}
+    assert report.partitions == {"x": [0], "y": [1, 2]}
+
+
+def test_the_sinks_own_topic_wins_over_the_column() -> None:
+    producing = FakeProducing(out=1)
+    write(producing, rows(topic=["x", None], value=["1", "2"]))
+    assert producing.values() == {("out", 0): ["1", "2"]}
+
+
+def test_a_row_without_a_topic_is_refused() -> None:
+    producing = FakeProducing(x=1)
+    with pytest.raises(RowRefused, match="no topic"):
+        write(producing, rows(topic=["x", None], value=["1", "2"]), topic=None)
+    assert producing.sent == []
+
+
+def test_a_topic_that_does_not_exist_is_refused_before_anything_is_sent() -> None:
+    producing = FakeProducing(x=1)
+    with pytest.raises(TopicMissingError, match="nowhere"):
+        write(producing, rows(topic=["x", "nowhere"], value=["1", "2"]), topic=None)
+    assert producing.sent == []
+
+
+# --- the records
+
+
+def test_keys_values_headers_and_times_are_those_of_the_row() -> None:
+    producing = FakeProducing(out=1)
+    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    write(
+        producing,
+        rows(
+            key=[b"k", None],
+            value=[None, b"v"],
+            headers=pa.array([[{"key": "h", "value": b"x"}, {"key": "h", "value": None}], None], header),
+            timestamp=pa.array([1_700_000_000_123_999, 5_000], pa.timestamp("us", "UTC")),
+        ),
+    )
+    assert producing.records()["out", 0] == [
+        Record(0, 1_700_000_000_123, b"k", None, (("h", b"x"), ("h", None))),
+        Record(1, 5, None, b"v"),
+    ]
+
+
+def test_a_row_without_a_time_is_written_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.time, "time_ns", lambda: 1_234_567_890)
+    producing = FakeProducing(out=1)
+    write(producing, rows(value=["a", "b"], timestamp=pa.array([None, 7_000], pa.timestamp("us", "UTC"))))
+    write(producing, rows(value=["c"]))
+    assert [each.timestamp for each in producing.records()["out", 0]] == [1234, 7, 1234]
+
+
+def test_what_kafkas_own_producer_would_not_take_is_refused() -> None:
+    with pytest.raises(RowRefused):
+        write(FakeProducing(out=1), rows(value=["a"], timestamp=pa.array([-5_000_000], pa.timestamp("us", "UTC"))))
+
+
+def test_the_report_counts_rows_and_bytes_and_names_the_partitions() -> None:
+    producing = FakeProducing(out=5)
+    batch = rows(key=KEYS, value=KEYS)
+    report = write(producing, batch, batch.slice(0, 0), batch)
+    assert report.rows == 12
+    assert report.partitions == {"out": sorted(set(OF_FIVE.values()))}
+    sent = [data for batches in producing.sent for data in batches.values()]
+    assert report.bytes == sum(len(data) - 61 for data in sent)
+
+
+@pytest.mark.parametrize("batches", [[], [rows(value=pa.array([], pa.binary()))]], ids=["no batch", "an empty one"])
+def test_a_task_without_rows_writes_nothing(batches: list[pa.RecordBatch]) -> None:
+    producing = FakeProducing(out=4)
+    assert write(producing, *batches) == TaskReport()
+    assert producing.sent == []
+
+
+def test_rows_are_sent_when_the_buffer_is_full_and_at_the_end() -> None:
+    producing = FakeProducing(out=1)
+    arrived: list[int] = []
+
+    def incoming() -> Iterator[pa.RecordBatch]:
+        for number in range(5):
+            arrived.append(len(producing.sent))
+            yield rows(value=[b"x" * 100 for _ in range(10)], key=[str(number).encode()] * 10)
+
+    sender = module._TurnSender(producing, TICKET, FakeTurns())  # type: ignore[arg-type]
+    module._write(plan(buffer_bytes=2_000), 0, producing, sender, incoming())  # type: ignore[arg-type]
+    assert arrived == [0, 0, 1, 1, 2]
+    assert [read_header(each["out", 0]).count for each in producing.sent] == [20, 20, 10]
+
+
+# --- turns
+
+
+def test_sequences_go_on_where_the_turn_began_and_rows_keep_their_order() -> None:
+    producing = FakeProducing(out=2)
+    turns = FakeTurns()
+    sender = module._TurnSender(producing, TICKET, turns)  # type: ignore[arg-type]
+    partitions = pa.array([0, 1] * 20, pa.int32())
+    batch = rows(value=[f"{number:03}" * 100 for number in range(40)], partition=partitions)
+    module._write(plan(batch_bytes=1_500), 0, producing, sender, [batch, batch])  # type: ignore[arg-type]
+    for where, values in producing.values().items():
+        expected = [f"{number:03}" for number in range(40) if number % 2 == where[1]]
+        assert [value[:3] for value in values] == expected * 2
+        headers = [read_header(sent[where]) for sent in producing.sent if where in sent]
+        assert len(headers) > 5
+        sequence = 100
+        for header in headers:
+            assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, sequence)
+            assert header.is_transactional
+            sequence += header.count
+        assert turns.positions[where] == sequence == 140
+
+
+def test_a_batch_that_is_not_acknowledged_does_not_move_the_sequence() -> None:
+    producing = FakeProducing(out=1)
+    producing.problem = DeliveryTimedOut("too late")
+    turns = FakeTurns()
+    sender = module._TurnSender(producing, TICKET, turns)  # type: ignore[arg-type]
+    with pytest.raises(DeliveryTimedOut):
+        module._write(plan(), 0, producing, sender, [rows(value=["a"])])  # type: ignore[arg-type]
+    assert turns.positions["out", 0] == 100
+
+
+def test_sequences_go_round_after_two_to_the_31() -> None:
+    assert module._after(2**31 - 2, 1) == 2**31 - 1
+    assert module._after(2**31 - 1, 1) == 0
+    assert module._after(2**31 - 3, 5) == 2
+
+
+def test_alone_a_task_counts_for_itself_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_new_producer", lambda *_: (55, 0))
+    producing = FakeProducing(out=1)
+    sender = module._OwnSender(producing, None, 1.0)  # type: ignore[arg-type]
+    batch = rows(value=["a", "b"])
+    module._write(plan(buffer_bytes=1), 0, producing, sender, [batch, batch])  # type: ignore[arg-type]
+    headers = [read_header(sent["out", 0]) for sent in producing.sent]
+    assert [(each.producer_id, each.producer_epoch, each.base_sequence) for each in headers] == [(55, 0, 0), (55, 0, 2)]
+    assert not any(each.is_transactional for each in headers)
+
+
+# --- what the driver is told
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind", "words"),
+    [
+        (WriteRefused("t", 0, ErrorCode.INVALID_PRODUCER_EPOCH), "fenced", "partition 0 of 't'"),
+        (WriteRefused("t", 0, ErrorCode.PRODUCER_FENCED), "fenced", "partition 0 of 't'"),
+        (WriteRefused("t", 0, ErrorCode.MESSAGE_TOO_LARGE), "refused", "lower batch_bytes"),
+        (WriteRefused("t", 0, ErrorCode.INVALID_RECORD), "refused", "needs a key"),
+        (WriteRefused("t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED), "refused", "WRITE on topic 't'"),
+        (RowRefused("no topic"), "refused", "no topic"),
+        (TopicMissingError("there is no topic"), "refused", "there is no topic"),
+        (DeliveryTimedOut("too late"), "delivery", "too late"),
+        (Refusal("the batch is over"), "delivery", "the batch is over"),
+        (ZeroDivisionError("division by zero"), "task", "ZeroDivisionError: division by zero"),
+    ],
+    ids=str,
+)
+def test_a_failure_is_told_by_kind_and_with_a_sentence(problem: Exception, kind: str, words: str) -> None:
+    told, sentence = module._explained(problem)
+    assert told == kind
+    assert words in sentence
