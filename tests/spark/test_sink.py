@@ -23,7 +23,7 @@ from onceflow.client.shared_transaction import SharedTransaction
 from onceflow.errors import ConfigError
 from onceflow.spark import BatchFailed, SinkListener, Step
 from onceflow.spark.progress import PROGRESS_TOPIC, read_progress
-from onceflow.spark.session import recommended
+from onceflow.spark.sessions import recommended
 from tests.spark.streams import Streams
 from tests.support.brokers import RunningBroker
 from tests.support.raw import Wire
@@ -243,6 +243,20 @@ class TestReplay:
         assert len(streams.output()) == 10
 
 
+    def test_restored_older_checkpoint_that_goes_another_way_is_refused_at_once(self, streams: Streams) -> None:
+        streams.send(range(4))
+        streams.run()
+        shutil.copytree(streams.checkpoint, streams.checkpoint.with_name("backup"))
+        for first in (4, 8):
+            streams.send(range(first, first + 4))
+            streams.run()
+        shutil.rmtree(streams.checkpoint)
+        streams.checkpoint.with_name("backup").rename(streams.checkpoint)
+        streams.send(range(12, 16))
+        assert "CheckpointMismatch" in failure(streams)  # one batch where there were two, and more
+        assert streams.values() == sorted(map(str, range(12)))
+
+
 class TestLostCheckpoint:
     def test_committed_start_goes_on_exactly(self, streams: Streams) -> None:
         streams.send(range(10))
@@ -421,6 +435,17 @@ class TestFailures:
 
 
 class TestWrongUse:
+    def test_second_call_in_one_micro_batch(self, streams: Streams) -> None:
+        """What it would write is not in the transaction of the first call, and a replay would skip it."""
+        streams.send(range(10))
+        sink = streams.sink()
+
+        def twice(frame: DataFrame, batch_id: int) -> None:
+            sink(frame, batch_id)
+            sink(frame, batch_id)
+
+        assert "called twice in micro-batch" in failure(streams, twice)
+
     def test_missing_topic(self, streams: Streams) -> None:
         streams.send(range(10))
         message = failure(streams, streams.sink(topic="no-such-topic"))

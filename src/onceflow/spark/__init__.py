@@ -25,15 +25,16 @@ if TYPE_CHECKING:
         TakenOver,
         TransactionTimedOut,
     )
-    from onceflow.spark.session import session
+    from onceflow.spark.sessions import session
     from onceflow.spark.sink import KafkaSink, write
-    from onceflow.spark.source import lag, register
+    from onceflow.spark.source import DataLossError, lag, register
 
 __all__ = [
     "BatchFailed",
     "BatchResult",
     "CheckpointMismatch",
     "CommitUnknown",
+    "DataLossError",
     "KafkaSink",
     "SinkError",
     "SinkListener",
@@ -51,7 +52,8 @@ _WHERE = {
     "write": "sink",
     "register": "source",
     "lag": "source",
-    "session": "session",
+    "DataLossError": "source",
+    "session": "sessions",
     "BatchResult": "listening",
     "SinkListener": "listening",
     "Step": "listening",

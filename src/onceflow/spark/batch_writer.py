@@ -5,10 +5,11 @@ The writer owns the transactional id. It knows nothing of queries and checkpoint
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -16,11 +17,11 @@ from onceflow.client.cluster import Cluster, Refused, TopicPartition
 from onceflow.client.connection import ApiMissing, NoAnswer, Unreachable
 from onceflow.client.problems import ClientError
 from onceflow.client.producing import Producing, WriteRefused
-from onceflow.client.shared_transaction import Fenced, OutcomeUnknown, SharedTransaction, Ticket
+from onceflow.client.shared_transaction import Fenced, OutcomeUnknown, SharedTransaction, Ticket, TransactionsMissing
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.spark.listening import BatchResult, SinkListener, Step
 from onceflow.spark.problems import BatchFailed, CommitUnknown, SinkError, TakenOver, TransactionTimedOut
-from onceflow.spark.progress import PARTITION, PROGRESS_TOPIC, Progress, ensure_topic, read_progress
+from onceflow.spark.progress import PARTITION, PROGRESS_TOPIC, Progress, ProgressError, ensure_topic, read_progress
 from onceflow.spark.sequencer import Refusal, Run, Sequencer, TaskReport
 from onceflow.spark.task import RESULT_SCHEMA, WritePlan, task_writer
 from onceflow.spark.writing import WriteSettings
@@ -136,12 +137,14 @@ class BatchWriter:
         """Without a transaction: a batch that is run again is written again."""
         begun = time.monotonic()
         rows = frame.mapInArrow(task_writer(self._plan()), RESULT_SCHEMA).collect()
+        partitions = [json.loads(each.partitions) for each in rows]
         result = BatchResult(
             app_id=self.app_id,
             batch_id=batch_id,
             query_id=query_id,
             rows=sum(each.rows for each in rows),
             bytes=sum(each.bytes for each in rows),
+            partitions=_together(partitions),
             tasks=len(rows),
             write_ms=(time.monotonic() - begun) * 1000,
         )
@@ -201,7 +204,7 @@ class BatchWriter:
             query_id=query_id,
             rows=sum(each.rows for each in reports.values()),
             bytes=sum(each.bytes for each in reports.values()),
-            partitions=_partitions(reports),
+            partitions=_together(report.partitions for report in reports.values()),
             tasks=len(reports),
             attempts=attempts,
             write_ms=(written - begun) * 1000,
@@ -234,7 +237,9 @@ class BatchWriter:
             failure = run.failure
             if failure is not None and failure.kind == "fenced":
                 raise Fenced(failure.sentence) from None
-            kind, sentence = (failure.kind, failure.sentence) if failure else ("task", _first_line(problem))
+            kind, sentence = (failure.kind, failure.sentence) if failure else ("task", "")
+            if kind == "task":  # which is often told that its input has ended; Spark knows why
+                sentence = _reason(problem)
             raise _Spoiled(kind, sentence) from problem
         return {each.task: each.rows for each in rows}
 
@@ -369,6 +374,10 @@ class BatchWriter:
             raise SinkError(
                 f"{_with_advice(refusal, self.app_id, self.settings.transaction_timeout_ms)}. Nothing was written"
             ) from None
+        except TransactionsMissing as problem:
+            raise SinkError(f"{problem}. guarantee='at_least_once' needs none. Nothing was written") from None
+        except (ClientError, ProgressError) as problem:
+            raise SinkError(f"{problem}. Nothing was written") from None
 
     # --- the rest
 
@@ -431,10 +440,7 @@ def _with_advice(refusal: Refused | WriteRefused, app_id: str, timeout_ms: int |
                 "lower the one or raise the other"
             )
         case ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            return (
-                f"{refusal}: the principal needs WRITE and DESCRIBE on the transactional id {app_id!r}, which is the "
-                "app id"
-            )
+            return f"{refusal}: the principal needs WRITE on the transactional id {app_id!r}, which is the app id"
         case ErrorCode.GROUP_AUTHORIZATION_FAILED:
             return f"{refusal}: the principal needs READ on the consumer group {app_id!r}, which is the app id"
         case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -448,10 +454,11 @@ def _with_advice(refusal: Refused | WriteRefused, app_id: str, timeout_ms: int |
             return str(refusal)
 
 
-def _partitions(reports: Mapping[int, TaskReport]) -> dict[str, list[int]]:
+def _together(several: Iterable[Mapping[str, list[int]]]) -> dict[str, list[int]]:
+    """Partitions by topic, of all tasks."""
     found: dict[str, set[int]] = defaultdict(set)
-    for report in reports.values():
-        for topic, partitions in report.partitions.items():
+    for each in several:
+        for topic, partitions in each.items():
             found[topic].update(partitions)
     return {topic: sorted(each) for topic, each in sorted(found.items())}
 
@@ -460,6 +467,13 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _first_line(problem: BaseException) -> str:
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    return lines[0][:500] if lines else type(problem).__name__
+_REFUSED: Final = f"{Refusal.__module__}.{Refusal.__name__}: "
+"""How a task says that the run was spoiled: the reason follows."""
+
+
+def _reason(problem: BaseException) -> str:
+    """In one line: the exception of a Python worker, if Spark hands on its traceback, else what Spark says first."""
+    before, traceback, after = str(problem).rpartition("Traceback (most recent call last):\n")
+    lines = after.splitlines() if traceback else before.splitlines()
+    said = (line.strip() for line in lines if line.strip() and not (traceback and line.startswith(" ")))
+    return next(said, type(problem).__name__).removeprefix(_REFUSED)[:500]

@@ -38,7 +38,7 @@ from onceflow.wire.messages.describe_configs import DescribeConfigsRequest, Desc
 from onceflow.wire.messages.metadata import MetadataRequest
 from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_records
 
-__all__ = ["PROGRESS_TOPIC", "Progress", "committed_start", "ensure_topic", "read_progress"]
+__all__ = ["PROGRESS_TOPIC", "Progress", "ProgressError", "committed_start", "ensure_topic", "read_progress"]
 
 PROGRESS_TOPIC: Final = "_onceflow_progress"
 PARTITION: Final = 0
@@ -50,6 +50,10 @@ TOPIC_SETTINGS: Final = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 FETCH_BYTES: Final = 4 * 1024 * 1024
+
+
+class ProgressError(OnceflowError):
+    """The progress cannot be kept or not be read; the message says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +102,7 @@ class Progress:
                 at_ms=int(value.get("at_ms", 0)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
-            raise OnceflowError(
+            raise ProgressError(
                 f"the record at offset {record.offset} of {PROGRESS_TOPIC} is not a progress record ({problem}): "
                 "whatever wrote it is "
                 "not this program; delete the record (a null value under its key) if you know that nothing "
@@ -139,9 +143,9 @@ def ensure_topic(cluster: Cluster, topic: str = PROGRESS_TOPIC) -> None:
     try:
         patiently(create, cluster.timeout_s)
     except Refused as refusal:
-        raise OnceflowError(
-            f"{refusal}. Progress is kept in this topic; have it created with 1 partition and {TOPIC_SETTINGS}, or "
-            "allow it"
+        raise ProgressError(
+            f"{str(refusal).rstrip('.')}. Progress is kept in this topic; have it created with 1 partition and "
+            f"{TOPIC_SETTINGS}, or give the principal CREATE on it"
         ) from None
     _wait_for_leader(cluster, topic)
 
@@ -157,7 +161,7 @@ def _check_compaction(cluster: Cluster, topic: str) -> None:
     for result in results:
         for setting in result.configs:
             if setting.name == name and setting.value != "compact":
-                raise OnceflowError(
+                raise ProgressError(
                     f"topic {topic!r} has {name}={setting.value}, and progress must never expire: set it to compact"
                 )
 
@@ -172,7 +176,7 @@ def _wait_for_leader(cluster: Cluster, topic: str) -> None:
         except (TopicMissingError, Refused):
             pass
         if time.monotonic() > deadline:
-            raise OnceflowError(f"topic {topic!r} was created and has no leader after 30 s")
+            raise ProgressError(f"topic {topic!r} was created and has no leader after 30 s")
         time.sleep(0.05)
 
 

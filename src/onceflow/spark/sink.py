@@ -34,11 +34,11 @@ from typing import Any, Final, NoReturn
 
 from onceflow.client.addresses import parse_bootstrap
 from onceflow.client.admin import TopicMissingError
-from onceflow.client.cluster import TopicPartition
-from onceflow.errors import ConfigError
+from onceflow.client.cluster import Refused, TopicPartition
+from onceflow.errors import ConfigError, ErrorCode
 from onceflow.spark.batch_writer import BatchWriter, Recorded
 from onceflow.spark.listening import BatchResult, SinkListener
-from onceflow.spark.problems import CheckpointMismatch
+from onceflow.spark.problems import CheckpointMismatch, SinkError
 from onceflow.spark.progress import Progress, to_json
 from onceflow.spark.query import MicroBatch, query_is_active, running_batch
 from onceflow.spark.writing import WriteSettings, check_columns
@@ -78,6 +78,7 @@ class KafkaSink:
         self._writer = BatchWriter(self.settings, app_id, tuple(listeners), transaction_version)
         weakref.finalize(self, self._writer.close)  # sockets and a thread
         self._progress: Progress | None = None
+        self._last_call: tuple[str, int] | None = None
         self._known_run: str | None = None  # the run of a query for which steps 1 and 2 were taken
 
     def __call__(self, frame: Any, batch_id: int) -> None:
@@ -85,6 +86,7 @@ class KafkaSink:
         check_columns(frame.schema, self.settings.topic)
         batch = running_batch(frame, batch_id)
         _claim(self, batch, frame.sparkSession)
+        self._check_only_call(batch)
         if not self.settings.is_exactly_once:
             self._writer.write_at_least_once(frame, batch_id, batch.query_id)
             return
@@ -112,6 +114,18 @@ class KafkaSink:
             f"{_CLASSIC}"
         )
 
+    def _check_only_call(self, batch: MicroBatch) -> None:
+        """The transaction of a micro-batch is ended by the first call: a second one would be a batch that was
+        committed."""
+        call = (batch.run_id, batch.batch_id)
+        if call == self._last_call:
+            raise ConfigError(
+                f"the sink of {self.app_id!r} was called twice in micro-batch {batch.batch_id}; the second call "
+                "wrote nothing. A micro-batch "
+                "is one transaction: give the sink the union of the rows, with a topic column"
+            )
+        self._last_call = call
+
     def _prepare(self, batch: MicroBatch) -> None:
         """Steps 1 and 2, in this order: what is read after the fence stays true."""
         if self._writer.is_fenced and self._known_run == batch.run_id:
@@ -127,6 +141,10 @@ class KafkaSink:
             self._writer.cluster.leaders([topic])
         except TopicMissingError as missing:
             raise ConfigError(f"{missing}. Create it first: nothing was written") from None
+        except Refused as refusal:
+            if refusal.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                raise
+            raise SinkError(f"{refusal}: the principal needs WRITE on {topic!r}. Nothing was written") from None
 
     def _was_committed(self, batch: MicroBatch) -> bool:
         """By the progress record. Raises `CheckpointMismatch` where going on would lose or double records."""
@@ -139,13 +157,13 @@ class KafkaSink:
             return False
         if batch.batch_id > known.batch_id:
             return False
-        if batch.batch_id == known.batch_id and dict(batch.ends) != _only(known.offsets, batch.ends):
+        if not _is_part_of(known, batch):
             raise CheckpointMismatch(
-                f"batch {batch.batch_id} of {self.app_id!r} was committed up to {to_json(known.offsets)}, and the "
-                "checkpoint now wants it to end at "
-                f"{to_json(batch.ends)}: its offset log was changed. Skipping it would lose records, writing it "
-                "would double some. Start with "
-                "a new checkpoint and startingOffsets=committed"
+                f"batch {known.batch_id} of {self.app_id!r} was committed up to {to_json(known.offsets)}, and by the "
+                f"checkpoint batch {batch.batch_id} ends at {to_json(batch.ends)}: its offset log was changed, or "
+                "it is an "
+                "older one that now goes another way. Skipping the batch would lose records, writing it would double "
+                "some. Nothing was written. Start with a new checkpoint and startingOffsets=committed"
             )
         return True
 
@@ -166,13 +184,18 @@ class KafkaSink:
         if not batch.source_servers:
             return True
         ours = set(parse_bootstrap(self.settings.bootstrap_servers))
-        return any(address in ours for each in batch.source_servers for address in parse_bootstrap(each))
+        theirs = {address for each in batch.source_servers for address in parse_bootstrap(each)}
+        return bool(ours & theirs) or any(node.address in theirs for node in self._writer.cluster.nodes())
 
     def _existing(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Kafka refuses offsets of topics that it does not have (a source topic that was deleted meanwhile)."""
         if not offsets:
             return {}
-        there = self._writer.cluster.leaders(None)
+        cluster = self._writer.cluster
+        try:
+            there = cluster.leaders({topic for topic, _ in offsets})
+        except TopicMissingError:
+            there = cluster.leaders(None)
         return {where: at for where, at in offsets.items() if where in there}
 
 
@@ -250,6 +273,13 @@ def _check_start(known: Progress, batch: MicroBatch) -> None:
         "written. Start with startingOffsets=committed (and kafka.group.id set to the app id), take another "
         "app_id, or, if it is meant, KafkaSink(new_checkpoint='accept')"
     )
+
+
+def _is_part_of(known: Progress, batch: MicroBatch) -> bool:
+    """Whether this batch can be one of those that were committed, by where it ends."""
+    if batch.batch_id == known.batch_id:
+        return dict(batch.ends) == _only(known.offsets, batch.ends)
+    return all(at <= known.offsets.get(where, at) for where, at in batch.ends.items())
 
 
 def _only(offsets: Mapping[TopicPartition, int], wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -11,6 +11,7 @@ The order of rows is kept within a task and partition, as Kafka's own producers 
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,9 +39,15 @@ from onceflow.wire.messages.init_producer_id import InitProducerIdRequest
 
 __all__ = ["RESULT_SCHEMA", "RowRefused", "WritePlan", "task_writer"]
 
-RESULT_SCHEMA: Final = "task int, attempt long, rows long, bytes long"
+RESULT_SCHEMA: Final = "task int, attempt long, rows long, bytes long, partitions string"
 _RESULT_ARROW: Final = pa.schema(
-    [("task", pa.int32()), ("attempt", pa.int64()), ("rows", pa.int64()), ("bytes", pa.int64())]
+    [
+        ("task", pa.int32()),
+        ("attempt", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("partitions", pa.string()),
+    ]
 )
 _GONE: Final = frozenset(
     {
@@ -86,8 +93,8 @@ def task_writer(plan: WritePlan) -> Callable[[Iterable[pa.RecordBatch]], Iterato
         assert context is not None
         task, attempt = context.partitionId(), context.taskAttemptId()
         report = _in_transaction(plan, task, attempt, batches) if plan.ticket else _alone(plan, task, batches)
-        row = {"task": [task], "attempt": [attempt], "rows": [report.rows], "bytes": [report.bytes]}
-        yield pa.RecordBatch.from_pydict(row, schema=_RESULT_ARROW)
+        row = {"task": task, "attempt": attempt, "rows": report.rows, "bytes": report.bytes}
+        yield pa.RecordBatch.from_pylist([{**row, "partitions": json.dumps(report.partitions)}], schema=_RESULT_ARROW)
 
     return write
 

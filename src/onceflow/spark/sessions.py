@@ -54,7 +54,6 @@ def session(
     app_name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None, quiet: bool = False
 ) -> Any:
     """A session with the source registered. It says on stderr what it set, unless `quiet`."""
-    from pyspark.conf import SparkConf
     from pyspark.sql import SparkSession
 
     from onceflow.spark.source import register
@@ -62,8 +61,7 @@ def session(
     if (master or "").startswith("local"):
         # Executors are on this machine: they are to run the Python that has this package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    own = SparkConf()  # what spark-submit and spark-defaults.conf say
-    given = {**dict(own.getAll()), **(conf or {})}
+    given = {**_given_elsewhere(master, conf or {}), **(conf or {})}
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -77,6 +75,17 @@ def session(
     if not quiet:
         _say(app_name, chosen)
     return spark
+
+
+def _given_elsewhere(master: str | None, conf: Mapping[str, str]) -> dict[str, str]:
+    """What spark-submit and spark-defaults.conf say. Only the JVM knows, so it is started here, with these settings."""
+    from pyspark import SparkConf, SparkContext
+
+    wanted = SparkConf(loadDefaults=False)
+    for name, value in {**({"spark.master": master} if master else {}), **conf}.items():
+        wanted.set(name, value)
+    SparkContext._ensure_initialized(conf=wanted)  # type: ignore[attr-defined,unused-ignore]
+    return dict(SparkConf().getAll())
 
 
 def _say(app_name: str, settings: list[Setting]) -> None:
