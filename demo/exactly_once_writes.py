@@ -5,7 +5,7 @@ acknowledgements, cuts connections and tears requests in half; and in the middle
 killed with -9 and started again on the same files. Then the log is read back and counted. First with an
 idempotent producer, then, through the same kind of trouble, without.
 
-    make demo
+    make demo-broker
 
 The exit code is 0 only if with idempotence each message is in the log exactly once and in order.
 """
