@@ -1,15 +1,15 @@
-# What a person runs. Every target does its own set-up; nothing has to be installed by hand but Python 3.11+ and, for the tests
-# against Apache Kafka, Java 17+.
+# What a person runs. Every target does its own set-up; nothing has to be installed by hand but Python 3.11+ and, for Spark and
+# the tests against Apache Kafka, Java 17+.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: setup demo test check format soak bench clean help
+.PHONY: setup demo demo-broker test check format soak faults bench bench-spark clean help
 
 help:  ## what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -22,8 +22,13 @@ $(INSTALLED): pyproject.toml
 
 setup: $(INSTALLED)  ## create .venv with the package and everything the tests need, Apache Kafka's jars included
 	@$(BIN)/python -m tests.support.kafka_jars
+	@$(BIN)/python -m tests.support.spark_jvm
 
-demo: $(INSTALLED)  ## lost acknowledgements, cut connections, kill -9: and every message is stored once
+demo: $(INSTALLED)  ## a Spark job, killed again and again while it copies and counts: and the output is right
+	@$(BIN)/python -m tests.support.spark_jvm >/dev/null
+	@$(BIN)/python -m demo.spark_copy_and_count
+
+demo-broker: $(INSTALLED)  ## lost acknowledgements, cut connections, kill -9: and every message is stored once
 	@$(BIN)/python demo/exactly_once_writes.py
 
 check: $(INSTALLED)  ## types, lint, layers
@@ -41,8 +46,14 @@ format: $(INSTALLED)  ## let ruff lay out the code
 soak: setup  ## the property, crash and fuzz tests with many more examples (an hour or so)
 	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/unit tests/broker --timeout 3600
 
+faults: setup  ## every fault of the Spark tests on both brokers (half an hour)
+	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark --numprocesses 2 --dist loadscope
+
 bench: setup  ## our broker beside Apache Kafka in one run (45 minutes): table, plot, JSON in benchmarks/results
 	$(BIN)/python -m benchmarks.broker
+
+bench-spark: setup  ## Spark jobs, ours beside Spark's own Kafka source and sink (an hour): benchmarks/results/spark
+	$(BIN)/python -m benchmarks.spark --side-by-side --triggers
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) .cache build dist
