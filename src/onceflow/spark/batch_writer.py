@@ -473,7 +473,6 @@ _REFUSED: Final = f"{Refusal.__module__}.{Refusal.__name__}: "
 
 def _reason(problem: BaseException) -> str:
     """In one line: the exception of a Python worker, if Spark hands on its traceback, else what Spark says first."""
-    before, traceback, after = str(problem).rpartition("Traceback (most recent call last):\n")
-    lines = after.splitlines() if traceback else before.splitlines()
-    said = (line.strip() for line in lines if line.strip() and not (traceback and line.startswith(" ")))
-    return next(said, type(problem).__name__).removeprefix(_REFUSED)[:500]
+    _, traceback, text = str(problem).rpartition("Traceback (most recent call last):\n")
+    said = (line for line in text.splitlines() if line.strip() and not (traceback and line.startswith(" ")))
+    return next(said, type(problem).__name__).strip().removeprefix(_REFUSED)[:500]

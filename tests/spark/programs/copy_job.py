@@ -1,8 +1,12 @@
 """A driver program: copies a topic to another one, exactly once, and stops for its killer where it is told to.
 
-Its argument is JSON: bootstrap, source, target, app_id, checkpoint; `pause`: ["before" | "after", step], the first
-time that this is reached it says so and waits for ever; and further settings for the source, the sink and the
-trigger.
+Its argument is JSON: bootstrap, source, target, app_id, checkpoint; and if wanted
+
+- `pause`: ["before" | "after", step], the first time that this is reached it says so and waits for ever;
+- `held`: by the number of a micro-batch, what happens in its tasks (see `holding.py`), and `marks`, the folder for it;
+- `read`, `sink`, `trigger`: further settings for the source, the sink and the trigger.
+
+`start` does the same in a session that is there.
 """
 
 from __future__ import annotations
@@ -11,14 +15,18 @@ import json
 import logging
 import sys
 import threading
-import time
+from pathlib import Path
+from typing import Any
 
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.streaming import StreamingQuery
 
 import onceflow.spark
 from onceflow.spark import BatchResult, KafkaSink, SinkListener, Step
+from tests.spark.programs.holding import held
+
+__all__ = ["start"]
 
 
 class Reporter(SinkListener):
@@ -40,10 +48,7 @@ class Reporter(SinkListener):
             threading.Event().wait()
 
 
-def main(options: dict[str, object]) -> None:
-    logging.basicConfig(level=logging.WARNING)
-    spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+def start(spark: SparkSession, options: dict[str, Any], *listeners: SinkListener) -> StreamingQuery:
     onceflow.spark.register(spark)
     source = (
         spark.readStream.format("onceflow")
@@ -54,26 +59,37 @@ def main(options: dict[str, object]) -> None:
         .load()
     )
     sink = KafkaSink(
-        app_id=str(options["app_id"]),
-        bootstrap_servers=str(options["bootstrap"]),
-        topic=str(options["target"]),
-        listeners=[Reporter(options.get("pause"))],
+        app_id=options["app_id"],
+        bootstrap_servers=options["bootstrap"],
+        topic=options["target"],
+        listeners=listeners,
+        **({"buffer_bytes": 1024} if options.get("held") else {}),
         **options.get("sink", {}),
     )
 
     def write(frame: DataFrame, batch_id: int) -> None:
-        rows = frame.select(
-            "key", sql.concat_ws("/", sql.col("value").cast("string"), sql.lit(batch_id)).alias("value")
-        )
-        sink(_with_trouble(rows, options), batch_id)
+        sink(_rows(frame, batch_id, options), batch_id)
 
-    trigger = options.get("trigger", {"availableNow": True})
-    query = (
+    return (
         source.writeStream.foreachBatch(write)
         .option("checkpointLocation", options["checkpoint"])
-        .trigger(**trigger)
+        .trigger(**options.get("trigger", {"availableNow": True}))
         .start()
     )
+
+
+def _rows(frame: DataFrame, batch_id: int, options: dict[str, Any]) -> DataFrame:
+    value = sql.concat_ws("/", sql.col("value").cast("string"), sql.lit(batch_id))
+    rows = frame.select("key", value.alias("value"))
+    trouble = options.get("held", {}).get(str(batch_id))
+    return rows if trouble is None else held(rows, Path(options["marks"]), batch_id, **trouble)
+
+
+def main(options: dict[str, Any]) -> None:
+    logging.basicConfig(level=logging.WARNING)
+    spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    query = start(spark, options, Reporter(options.get("pause")))
     print("started", flush=True)
     try:
         query.awaitTermination()
@@ -81,34 +97,6 @@ def main(options: dict[str, object]) -> None:
     except Exception as problem:
         print("failed:", str(problem).replace("\n", " | ")[:4000], flush=True)
         sys.exit(3)
-
-
-def _with_trouble(rows: DataFrame, options: dict[str, object]) -> DataFrame:
-    """Tasks that are slow, or throw in the middle of their rows, in the first attempt at a batch."""
-    trouble = options.get("trouble")
-    if trouble is None:
-        return rows
-    flag = str(options["flag"])
-
-    def spoil(batches):
-        context = TaskContext.get()
-        for batch in batches:
-            for at in range(0, batch.num_rows, 10):
-                if trouble == "slow":
-                    time.sleep(float(options.get("seconds", 0.05)))
-                if trouble == "throw" and at and context.partitionId() == 0 and _first_time(flag):
-                    raise RuntimeError("this task throws in the middle")
-                yield batch.slice(at, 10)
-
-    return rows.mapInArrow(spoil, rows.schema)
-
-
-def _first_time(flag: str) -> bool:
-    try:
-        with open(flag, "x"):
-            return True
-    except FileExistsError:
-        return False
 
 
 if __name__ == "__main__":
