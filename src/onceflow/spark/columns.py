@@ -2,6 +2,9 @@
 
 A binary array is one block of bytes and the ends of its elements in it. Both are read where they lie. An array may be
 a slice of a larger one, and bytes may lie under its nulls; whoever uses this does not notice.
+
+Arrays are made of buffers, never by `pa.array` or `pa.scalar`: those import pandas to see whether they were given some
+of it, which costs every Python worker half a second and 40 MB.
 """
 
 from __future__ import annotations
@@ -12,9 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["binary_array", "binary_of", "ends_of", "lengths_of", "nulls_of", "stable_order"]
+__all__ = [
+    "array_of",
+    "binary_array",
+    "binary_of",
+    "binary_scalar",
+    "ends_of",
+    "lengths_of",
+    "nulls_of",
+    "stable_order",
+]
 
 NULL_LENGTH: Final = -1
+_INTEGERS: Final = {np.dtype(np.int32): pa.int32(), np.dtype(np.int64): pa.int64()}
 _RADIX_MAX: Final = 2**16
 """numpy sorts integers of 16 bits in linear time, ten times as fast as wider ones."""
 
@@ -33,6 +46,18 @@ def binary_of(column: pa.Array) -> pa.Array:
 def binary_array(ends: npt.NDArray[np.int32], data: pa.Buffer) -> pa.Array:
     """The elements that end there, without nulls and without a copy."""
     return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), data])
+
+
+def binary_scalar(value: bytes) -> pa.Scalar:
+    """One element, to be joined with every row."""
+    return binary_array(np.array([0, len(value)], dtype=np.int32), pa.py_buffer(value))[0]
+
+
+def array_of(numbers: npt.NDArray[np.integer[Any]], kind: pa.DataType | None = None) -> pa.Array:
+    """These integers, where they are. `kind` is a type of the same width to read them as."""
+    numbers = np.ascontiguousarray(numbers)
+    layout = kind or _INTEGERS[numbers.dtype]
+    return pa.Array.from_buffers(layout, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def ends_of(column: pa.Array) -> npt.NDArray[np.int32]:

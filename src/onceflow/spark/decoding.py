@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceflow.errors import MalformedMessage
+from onceflow.spark.columns import array_of
 from onceflow.spark.unpacking import Records, Spans, read_headers, unpack
 from onceflow.wire.batch import BatchHeader
 
@@ -90,10 +91,10 @@ def _record_batch(records: Records, topic: str, partition: int, include_headers:
         _binary(records.buffer, records.keys),
         _binary(records.buffer, records.values),
         _repeated(topic.encode(), len(records)),
-        pa.array(np.full(len(records), partition, dtype=np.int32)),
-        pa.array(records.offsets),
+        array_of(np.full(len(records), partition, dtype=np.int32)),
+        array_of(records.offsets),
         _timestamps(records),
-        pa.array(records.append_times.astype(np.int32)),
+        array_of(records.append_times.astype(np.int32)),
     ]
     if include_headers:
         columns.append(_headers(records))
@@ -110,7 +111,7 @@ def _binary(buffer: bytes, spans: Spans) -> pa.Array:
     bounds[:, 0] = spans.at
     bounds[:, 1] = spans.ends
     pieces = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(buffer)])
-    taken = pc.take(pieces, pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)), boundscheck=False)
+    taken = pc.take(pieces, array_of(np.arange(0, 2 * count, 2, dtype=np.int32)), boundscheck=False)
     if not is_null.any():
         return taken
     return pa.Array.from_buffers(pa.binary(), count, [_bits(~is_null), *taken.buffers()[1:]])
@@ -133,7 +134,7 @@ def _timestamps(records: Records) -> pa.Array:
             f"A record between the offsets {records.offsets[0]} and {records.offsets[-1]} has a timestamp (ms) "
             f"that does not fit a timestamp of Spark: {smallest if smallest < -_MS_MAX else largest}."
         )
-    return pa.array(records.timestamps * 1000).view(pa.timestamp("us", tz="UTC"))
+    return array_of(records.timestamps * 1000, pa.timestamp("us", tz="UTC"))
 
 
 def _headers(records: Records) -> pa.Array:

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from onceflow.spark.columns import binary_array, binary_of, ends_of, lengths_of, stable_order
+from onceflow.spark.columns import array_of, binary_array, binary_of, binary_scalar, ends_of, lengths_of, stable_order
 from onceflow.spark.varints import NULL, ZERO, glued, interleaved, size_of, varints
 from onceflow.wire import batch as wire_batch
 from onceflow.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE
@@ -40,7 +40,7 @@ __all__ = ["BATCH_BYTES_MAX", "Packed", "Rows", "group_by_partition", "pack", "p
 BATCH_BYTES_MAX: Final = 1_000_000
 """Below Kafka's default `max.message.bytes` of 1,048,588, even where compression makes random bytes longer."""
 
-_NO_HEADERS: Final = pa.scalar(b"\x00", pa.binary())
+_NO_HEADERS: Final = binary_scalar(b"\x00")
 """The header count of a record without."""
 
 Milliseconds = npt.NDArray[np.int64]
@@ -77,7 +77,7 @@ class Rows:
 
     def take(self, indices: npt.NDArray[np.int64]) -> Rows:
         """These rows, in this order."""
-        chosen = pa.array(indices)
+        chosen = array_of(indices)
         return Rows(
             values=self.values.take(chosen),
             keys=None if self.keys is None else self.keys.take(chosen),

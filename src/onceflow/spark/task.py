@@ -30,6 +30,7 @@ from onceflow.client.producing import Producing, WriteRefused
 from onceflow.client.settings import ClientSettings
 from onceflow.client.shared_transaction import Ticket
 from onceflow.errors import ErrorCode, OnceflowError
+from onceflow.spark.columns import array_of, binary_array
 from onceflow.spark.encoding import Packed, Rows, group_by_partition, pack_by_partition
 from onceflow.spark.murmur2 import partitions_of
 from onceflow.spark.progress import PROGRESS_TOPIC
@@ -93,10 +94,19 @@ def task_writer(plan: WritePlan) -> Callable[[Iterable[pa.RecordBatch]], Iterato
         assert context is not None
         task, attempt = context.partitionId(), context.taskAttemptId()
         report = _in_transaction(plan, task, attempt, batches) if plan.ticket else _alone(plan, task, batches)
-        row = {"task": task, "attempt": attempt, "rows": report.rows, "bytes": report.bytes}
-        yield pa.RecordBatch.from_pylist([{**row, "partitions": json.dumps(report.partitions)}], schema=_RESULT_ARROW)
+        yield _result(task, attempt, report)
 
     return write
+
+
+def _result(task: int, attempt: int, report: TaskReport) -> pa.RecordBatch:
+    partitions = json.dumps(report.partitions).encode()
+    columns = [
+        array_of(np.array([task], dtype=np.int32)),
+        *(array_of(np.array([number], dtype=np.int64)) for number in (attempt, report.rows, report.bytes)),
+        binary_array(np.array([0, len(partitions)], dtype=np.int32), pa.py_buffer(partitions)).view(pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_RESULT_ARROW)
 
 
 def _in_transaction(plan: WritePlan, task: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
@@ -236,7 +246,7 @@ def _by_topic(plan: WritePlan, rows: Rows, columns: Mapping[str, Any]) -> Iterat
         raise RowRefused(f"a row goes to {PROGRESS_TOPIC}, where progress is kept")
     codes = encoded.indices.to_numpy(zero_copy_only=False)
     for code, indices in group_by_partition(codes):
-        taken = None if chosen is None else chosen.take(pa.array(indices))
+        taken = None if chosen is None else chosen.take(array_of(indices))
         yield encoded.dictionary[code].as_py(), rows.take(indices), taken
 
 

@@ -17,11 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceflow.spark.columns import binary_array
+from onceflow.spark.columns import binary_array, binary_scalar
 
 __all__ = ["NULL", "ZERO", "Varints", "glued", "interleaved", "size_of", "varints"]
 
-_NOTHING: Final = pa.scalar(b"", pa.binary())
+_NOTHING: Final = binary_scalar(b"")
 _NULLS_ARE_NOTHING: Final = pc.JoinOptions(null_handling="replace", null_replacement="")
 
 Integers = npt.NDArray[np.signedinteger[Any]]
