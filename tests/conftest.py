@@ -1,9 +1,15 @@
-"""Fixtures of the suites that run against two brokers: each is one per process, whichever suites the process runs."""
+"""Fixtures of the suites that run against two brokers, each one per process, and who runs what if there are several.
+
+Spark's tests take longest, so they go first, and those that share a session with a JVM stay together: one process for
+each broker. Everything else is divided by module and class, as xdist's `loadscope` does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,6 +20,38 @@ from tests.support.raw import Wire
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=BROKERS, help="run the suites for two brokers against this one only")
+
+
+SPARK = "tests/spark/"
+WITH_A_SESSION = ("test_sink.py", "test_source.py", "test_security.py", "test_jvm_source.py", "test_connect.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    spark = Path(__file__).parent / "spark"
+    items.sort(key=lambda item: spark not in item.path.parents)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByEnvironment(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return environment_of(nodeid) or super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False  # by the number of tests; the order of collection is by what they cost
+    return ByEnvironment(config, log)
+
+
+def environment_of(nodeid: str) -> str | None:
+    """What of Spark's tests belongs into one process."""
+    if not nodeid.startswith(SPARK):
+        return None
+    module, _, test = nodeid.removeprefix(SPARK).partition("::")
+    broker = "kafka" if "[kafka" in test or module == "test_security.py" else "onceflow"
+    return f"a session with {broker}" if module in WITH_A_SESSION else f"{module} with {broker}"
 
 
 @pytest.fixture(scope="session")
