@@ -46,7 +46,7 @@ format: $(INSTALLED)  ## let ruff lay out the code
 soak: setup  ## the property, crash and fuzz tests with many more examples (an hour or so)
 	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/unit tests/broker --timeout 3600
 
-faults: setup  ## every fault of the Spark tests on both brokers (half an hour)
+faults: setup  ## all Spark tests and faults on both brokers: what make test leaves out, too (quarter of an hour)
 	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark --numprocesses 2 --dist loadscope
 
 bench: setup  ## our broker beside Apache Kafka in one run (45 minutes): table, plot, JSON in benchmarks/results

@@ -23,7 +23,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 SPARK = "tests/spark/"
-WITH_A_SESSION = ("test_sink.py", "test_source.py", "test_security.py", "test_jvm_source.py", "test_connect.py")
+WITH_A_SESSION = (
+    "test_sink.py",
+    "test_source.py",
+    "test_broker_faults.py",
+    "test_failover.py",
+    "test_security.py",
+    "test_jvm_source.py",
+    "test_connect.py",
+    "test_infrastructure.py",
+)
+KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,7 +60,7 @@ def environment_of(nodeid: str) -> str | None:
     if not nodeid.startswith(SPARK):
         return None
     module, _, test = nodeid.removeprefix(SPARK).partition("::")
-    broker = "kafka" if "[kafka" in test or module == "test_security.py" else "onceflow"
+    broker = "kafka" if "[kafka" in test or module in KAFKA_ONLY else "onceflow"
     return f"a session with {broker}" if module in WITH_A_SESSION else f"{module} with {broker}"
 
 

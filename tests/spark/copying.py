@@ -34,6 +34,7 @@ __all__ = ["COPY_JOB", "Copying", "number_of"]
 COPY_JOB = Path(__file__).parent / "programs" / "copy_job.py"
 SOURCE_PARTITIONS = 2
 TARGET_PARTITIONS = 3
+END_S = 240.0
 
 
 class Copying:
@@ -81,6 +82,14 @@ class Copying:
         from tests.spark.programs import copy_job
 
         return copy_job.start(spark, self._options(options), *listeners)
+
+    @staticmethod
+    def finish(query: StreamingQuery) -> None:
+        """It comes to the end by itself. Raises what it failed with, and leaves nothing running."""
+        try:
+            assert query.awaitTermination(END_S), "the query neither ends nor fails"
+        finally:
+            query.stop()
 
     def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -26,7 +26,6 @@ from tests.support.spark import DriverProcess
 
 PER_BATCH = 20
 END_TXN = 26
-END_S = 240.0
 NewCopying = Callable[..., Copying]
 
 
@@ -49,21 +48,21 @@ def _own(name: str) -> AbstractContextManager[onceflow.Broker | ApacheKafka]:
     return onceflow.Broker(settings=SETTINGS)
 
 
+@pytest.mark.daily_on_kafka
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["onceflow", "kafka"])
 def test_query_goes_on_by_itself_after_its_broker_was_killed_in_the_middle_of_a_batch(
-    name: str, spark: SparkSession, new_copying: NewCopying
+    broker: RunningBroker, spark: SparkSession, new_copying: NewCopying
 ) -> None:
-    with started(lambda: _own(name)) as broker:
-        copying = new_copying(broker.bootstrap)
+    with started(lambda: _own(broker.name)) as own:
+        copying = new_copying(own.bootstrap)
         results = Results()
         with copying.watcher() as watcher:
             query = copying.query(spark, results, held={1: {}})
             before = copying.await_written(1)
-            broker.kill()
+            own.kill()
             copying.let_go(1)
-            broker.start()
-            assert query.awaitTermination(END_S)
+            own.start()
+            copying.finish(query)
             copying.check(watcher)
         assert results.committed == [0, 1, 2]
         assert [each.attempts for each in results.all] == [1, 1, 1], "the transaction has outlived its broker"
@@ -120,7 +119,7 @@ def test_commit_whose_answer_is_lost_is_asked_for_again_and_done_once(
     results = Results()
     with copying.watcher() as watcher:
         query = copying.query(spark, results, sink={"transaction_version": version})
-        assert query.awaitTermination(END_S)
+        copying.finish(query)
         copying.check(watcher)
     assert [(each.batch_id, each.attempts) for each in results.all] == [(0, 1), (1, 1), (2, 1)]
     assert (proxy.counters.responses_swallowed, proxy.counters.responses_torn) == (3, 1)
@@ -137,10 +136,10 @@ def test_commit_that_is_never_answered_stops_the_query_and_the_next_run_finds_th
     with copying.watcher() as watcher:
         query = copying.query(spark, results, sink={"delivery_timeout_ms": 1000})
         with pytest.raises(StreamingQueryException, match="CommitUnknown"):
-            query.awaitTermination(END_S)
+            copying.finish(query)
         assert results.committed == [0]
         proxy.heal()
-        assert copying.query(spark, results).awaitTermination(END_S)
+        copying.finish(copying.query(spark, results))
         copying.check(watcher)
     assert (results.committed, results.skipped) == ([0, 2], [1])
 
@@ -157,10 +156,10 @@ def test_second_driver_with_the_same_app_id_takes_over_and_the_first_one_stops_a
     with copying.watcher() as watcher:
         first = copying.driver(held={1: {}})
         copying.await_written(1)
-        assert copying.query(spark, results).awaitTermination(END_S)
+        copying.finish(copying.query(spark, results))
         assert results.committed == [1, 2], "it goes on with what the first one had begun"
         copying.let_go(1)
-        assert first.wait(END_S) == 3, first.log[-6000:]
+        assert first.wait() == 3, first.log[-6000:]
         copying.check(watcher)
     assert "TakenOver" in first.log
     assert f"another run with the app id '{copying.app_id}' has taken over" in first.log

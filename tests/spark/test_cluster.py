@@ -40,6 +40,7 @@ def submit(standalone: StandaloneCluster) -> Iterator[Callable[..., DriverProces
         yield start
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(300)
 def test_executors_of_both_workers_write_and_get_their_turns_at_the_advertised_address(
     standalone: StandaloneCluster,
@@ -66,6 +67,7 @@ def test_executors_of_both_workers_write_and_get_their_turns_at_the_advertised_a
         assert "Finished task" in (Path(executor.cwd()) / "stderr").read_text(), "it had no task"
 
 
+@pytest.mark.faults
 def test_driver_that_cannot_be_reached_is_told_with_the_settings(
     spark: SparkSession, shared: Shared, new_name: Callable[[], str]
 ) -> None:

@@ -15,7 +15,6 @@ from tests.support.spark import DriverProcess
 
 PER_BATCH = 20
 HELD = 1
-END_S = 240.0
 
 
 def leader_of_an_output_partition(brokers: ThreeBrokers, copying: Copying, partition: int) -> int:
@@ -27,7 +26,9 @@ def transaction_coordinator(brokers: ThreeBrokers, copying: Copying, partition: 
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("victim", [leader_of_an_output_partition, transaction_coordinator])
+@pytest.mark.parametrize(
+    "victim", [pytest.param(leader_of_an_output_partition, marks=pytest.mark.faults), transaction_coordinator]
+)
 def test_batch_is_written_once_though_a_broker_is_killed_in_the_middle_of_it(
     victim: Callable[[ThreeBrokers, Copying, int], int],
     three_brokers: ThreeBrokers,
@@ -53,7 +54,7 @@ def test_batch_is_written_once_though_a_broker_is_killed_in_the_middle_of_it(
         three_brokers.kill(node)
         try:
             copying.let_go(HELD)
-            assert query.awaitTermination(END_S)
+            copying.finish(query)
             copying.check(watcher)
         finally:
             three_brokers.start(node)

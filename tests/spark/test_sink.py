@@ -69,6 +69,7 @@ def _where_librdkafka_puts(streams: Streams, keys: Iterable[int]) -> dict[bytes 
 
 
 class TestWriting:
+    @pytest.mark.daily_on_kafka
     def test_copy_has_every_record_once_where_kafkas_partitioner_puts_it(self, streams: Streams) -> None:
         streams.send(range(300), partition=0)
         streams.send(range(300, 500), partition=1)
@@ -79,6 +80,7 @@ class TestWriting:
         assert len(streams.results.committed) >= 2
         assert sum(each.rows for each in streams.results.all) == 500
 
+    @pytest.mark.daily_on_kafka
     def test_offsets_and_progress_are_in_the_same_transaction(self, streams: Streams) -> None:
         streams.send(range(10))
         streams.run()
@@ -156,6 +158,7 @@ class TestWriting:
         found = eventually(lambda: len(got := streams.output()) == 40_000 and got, "all is committed")
         assert {int(each.value or b"") for each in found} == set(range(40_000))
 
+    @pytest.mark.daily_on_kafka
     def test_classic_transactions_serve_older_brokers(self, streams: Streams) -> None:
         streams.send(range(30))
         streams.run(streams.sink(transaction_version=1), maxOffsetsPerTrigger=10)
@@ -170,6 +173,7 @@ class TestWriting:
 
 
 class TestReplay:
+    @pytest.mark.daily_on_kafka
     def test_batch_that_was_committed_is_skipped(self, streams: Streams) -> None:
         streams.send(range(10))
         streams.run()
@@ -180,6 +184,7 @@ class TestReplay:
         eventually(lambda: len(streams.output()) == 20, "all is committed")
         assert streams.values() == sorted(map(str, range(20)))
 
+    @pytest.mark.daily_on_kafka
     def test_windowed_count_keeps_its_state_over_a_skipped_batch(self, streams: Streams) -> None:
         def count(frame: DataFrame) -> DataFrame:
             timed = frame.select(sql.timestamp_seconds(sql.col("value").cast("string").cast("int")).alias("at"))
@@ -242,7 +247,6 @@ class TestReplay:
         assert "its offset log was changed" in failure(streams)
         assert len(streams.output()) == 10
 
-
     def test_restored_older_checkpoint_that_goes_another_way_is_refused_at_once(self, streams: Streams) -> None:
         streams.send(range(4))
         streams.run()
@@ -258,6 +262,7 @@ class TestReplay:
 
 
 class TestLostCheckpoint:
+    @pytest.mark.daily_on_kafka
     def test_committed_start_goes_on_exactly(self, streams: Streams) -> None:
         streams.send(range(10))
         streams.run(maxOffsetsPerTrigger=4)
@@ -318,6 +323,7 @@ class _Slow(SinkListener):
 
 
 class TestFencing:
+    @pytest.mark.daily_on_kafka
     @pytest.mark.parametrize("step", [Step.WRITE, Step.RECORD, Step.COMMIT], ids=lambda step: step.name)
     def test_first_driver_stops_and_says_that_another_has_taken_over(self, streams: Streams, step: Step) -> None:
         streams.send(range(10))
@@ -386,6 +392,7 @@ def _fails_at_the_end(bootstrap: str, topic: str, flag: str | None) -> Callable[
 
 @pytest.mark.usefixtures("small_arrow_batches")
 class TestFailures:
+    @pytest.mark.daily_on_kafka
     def test_task_that_throws_leaves_nothing_visible_and_the_batch_is_run_again(
         self, streams: Streams, tmp_path: Path
     ) -> None:
@@ -410,6 +417,7 @@ class TestFailures:
         assert "no sevens" in message
         assert streams.output() == []
 
+    @pytest.mark.daily_on_kafka
     def test_batch_write_is_all_or_nothing(self, streams: Streams) -> None:
         rows = streams.spark.range(0, 400, 1, 2).selectExpr("cast(id as string) key", LARGE)
         spoil = _fails_at_the_end(streams.bootstrap, streams.target, None)
