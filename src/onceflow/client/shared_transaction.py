@@ -46,7 +46,7 @@ from onceflow.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 
-__all__ = ["Fenced", "OutcomeUnknown", "SharedTransaction", "Ticket", "TransactionsMissing"]
+__all__ = ["V1", "V2", "Fenced", "OutcomeUnknown", "SharedTransaction", "Ticket", "TransactionsMissing"]
 
 T = TypeVar("T")
 

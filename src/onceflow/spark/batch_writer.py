@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +18,14 @@ from onceflow.client.cluster import Cluster, Refused, TopicPartition
 from onceflow.client.connection import ApiMissing, NoAnswer, Unreachable
 from onceflow.client.problems import ClientError
 from onceflow.client.producing import Producing, WriteRefused
-from onceflow.client.shared_transaction import Fenced, OutcomeUnknown, SharedTransaction, Ticket, TransactionsMissing
+from onceflow.client.shared_transaction import (
+    V2,
+    Fenced,
+    OutcomeUnknown,
+    SharedTransaction,
+    Ticket,
+    TransactionsMissing,
+)
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.spark.listening import BatchResult, SinkListener, Step
 from onceflow.spark.problems import BatchFailed, CommitUnknown, SinkError, TakenOver, TransactionTimedOut
@@ -168,12 +176,16 @@ class BatchWriter:
             # For this transaction only: a task that comes late must not begin the next one.
             run.prepare = lambda partitions: transaction.add_partitions(partitions, ticket)
             with self._step(Step.WRITE, batch_id):
-                tasks = self._run_tasks(frame, run, sequencer, transaction)
+                recording = _Recording(lambda: self._record(recorded, transaction), ahead=ticket.version == V2)
+                try:
+                    tasks = self._run_tasks(frame, run, sequencer, transaction)
+                finally:
+                    recording.wait()
             written = time.monotonic()
             with self._step(Step.VERIFY, batch_id):
                 reports = self._verified(run, tasks, transaction)
             with self._step(Step.RECORD, batch_id):
-                self._record(recorded, transaction)
+                recording.finish()
             with self._step(Step.COMMIT, batch_id):
                 if any(each.rows for each in reports.values()) or recorded:
                     transaction.commit()
@@ -408,6 +420,39 @@ class BatchWriter:
         yield
         for listener in self._listeners:
             listener.after(step, batch_id)
+
+
+class _Recording:
+    """Source offsets and progress, sent while the tasks write: they are seen when the transaction is committed,
+    whenever they were sent, and the commit then waits for one answer instead of three.
+
+    Connections are not shared: until `wait` has returned nobody else may talk to the brokers. In V1 tasks do, through
+    the driver, to add partitions; there it is done at the end.
+    """
+
+    def __init__(self, record: Callable[[], None], *, ahead: bool) -> None:
+        self._record = record
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="onceflow-recording", daemon=True) if ahead else None
+        if self._thread is not None:
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._record()
+        except BaseException as problem:
+            self._problem = problem
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def finish(self) -> None:
+        """Raises what went wrong."""
+        if self._thread is None:
+            self._record()
+        elif self._problem is not None:
+            raise self._problem
 
 
 class _Again(Exception):

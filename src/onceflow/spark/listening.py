@@ -21,7 +21,7 @@ class Step(enum.Enum):
     VERIFY = "verify"
     """Every task is done, and the brokers have what was sent."""
     RECORD = "record"
-    """Source offsets and the progress record, in the transaction."""
+    """Source offsets and the progress record are in the transaction. (In V2 they are sent while the tasks write.)"""
     COMMIT = "commit"
     """End the transaction: all of it becomes visible."""
 
