@@ -107,7 +107,8 @@ class Run:
             self._check()
             if task in self._writers:
                 raise Refusal(
-                    f"another attempt has written what belongs to task {task}: this one must not write it again"
+                    f"another attempt has written what belongs to task {task}: this one must not write it again. "
+                    "Why Spark runs it again is in its log: look for 'Lost task'"
                 )
             self._writers[task] = attempt
 
