@@ -48,7 +48,6 @@ def _own(name: str) -> AbstractContextManager[onceflow.Broker | ApacheKafka]:
     return onceflow.Broker(settings=SETTINGS)
 
 
-@pytest.mark.daily_on_kafka
 @pytest.mark.timeout(600)
 def test_query_goes_on_by_itself_after_its_broker_was_killed_in_the_middle_of_a_batch(
     broker: RunningBroker, spark: SparkSession, new_copying: NewCopying
@@ -147,6 +146,7 @@ def test_commit_that_is_never_answered_stops_the_query_and_the_next_run_finds_th
 # --- another driver
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_second_driver_with_the_same_app_id_takes_over_and_the_first_one_stops_and_says_so(
     broker: RunningBroker, spark: SparkSession, new_copying: NewCopying

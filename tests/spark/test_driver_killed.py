@@ -17,20 +17,16 @@ from tests.support.brokers import RunningBroker
 from tests.support.spark import DriverProcess
 
 POINTS = [(when, step.name) for step in Step for when in ("before", "after")]
-DAILY_POINTS = {
-    "onceflow": [("after", "FENCE"), ("after", "WRITE"), ("before", "COMMIT"), ("after", "COMMIT")],
-    "kafka": [("after", "WRITE"), ("after", "COMMIT")],
-}
+DAILY_POINTS = [("after", "WRITE"), ("before", "COMMIT"), ("after", "COMMIT")]
 """A driver takes ten seconds to start. `make faults` kills at every point on both brokers."""
 PER_BATCH = 20
 
 
-@pytest.mark.daily_on_kafka
 @pytest.mark.timeout(600)
 def test_a_driver_killed_before_and_after_each_step_loses_and_doubles_nothing(
     broker: RunningBroker, new_name: Callable[[], str], tmp_path: Path, new_driver: Callable[..., DriverProcess]
 ) -> None:
-    points = POINTS if os.environ.get("ONCEFLOW_SOAK") else DAILY_POINTS[broker.name]
+    points = POINTS if os.environ.get("ONCEFLOW_SOAK") else DAILY_POINTS
     count = PER_BATCH * (len(points) + 2)
     copying = Copying(broker.bootstrap, new_name(), tmp_path, new_driver, count=count, per_batch=PER_BATCH)
     with copying.watcher() as watcher:

@@ -50,6 +50,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClu
         yield cluster
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_executor_that_is_killed_task_that_throws_and_task_that_is_copied_double_nothing(
     broker: RunningBroker,

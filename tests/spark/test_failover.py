@@ -25,10 +25,9 @@ def transaction_coordinator(brokers: ThreeBrokers, copying: Copying, partition: 
     return brokers.transaction_coordinator(copying.app_id)
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "victim", [pytest.param(leader_of_an_output_partition, marks=pytest.mark.faults), transaction_coordinator]
-)
+@pytest.mark.parametrize("victim", [leader_of_an_output_partition, transaction_coordinator])
 def test_batch_is_written_once_though_a_broker_is_killed_in_the_middle_of_it(
     victim: Callable[[ThreeBrokers, Copying, int], int],
     three_brokers: ThreeBrokers,

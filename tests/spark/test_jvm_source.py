@@ -43,7 +43,6 @@ def streams(spark: SparkSession, broker: RunningBroker, new_name: Callable[[], s
     return FromJvm(spark, broker.bootstrap, new_name(), tmp_path)
 
 
-@pytest.mark.daily_on_kafka
 def test_offsets_are_recorded_and_a_committed_batch_is_skipped(streams: FromJvm) -> None:
     streams.send(range(10))
     streams.send(range(10, 16), partition=1)

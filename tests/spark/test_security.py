@@ -133,6 +133,7 @@ def test_rights_are_enough_once_the_progress_topic_is_created(secured: Secured) 
 
 
 @pytest.mark.usefixtures("progress_of_others")
+@pytest.mark.faults
 @pytest.mark.parametrize(("missing", "instead"), SAID, ids=lambda part: "-".join(part) if part in RIGHTS else part)
 def test_missing_right_is_named_and_nothing_is_visible(secured: Secured, missing: Right, instead: str) -> None:
     secured.send(range(10))

@@ -184,7 +184,6 @@ class TestReplay:
         eventually(lambda: len(streams.output()) == 20, "all is committed")
         assert streams.values() == sorted(map(str, range(20)))
 
-    @pytest.mark.daily_on_kafka
     def test_windowed_count_keeps_its_state_over_a_skipped_batch(self, streams: Streams) -> None:
         def count(frame: DataFrame) -> DataFrame:
             timed = frame.select(sql.timestamp_seconds(sql.col("value").cast("string").cast("int")).alias("at"))
@@ -323,7 +322,6 @@ class _Slow(SinkListener):
 
 
 class TestFencing:
-    @pytest.mark.daily_on_kafka
     @pytest.mark.parametrize("step", [Step.WRITE, Step.RECORD, Step.COMMIT], ids=lambda step: step.name)
     def test_first_driver_stops_and_says_that_another_has_taken_over(self, streams: Streams, step: Step) -> None:
         streams.send(range(10))
@@ -417,7 +415,6 @@ class TestFailures:
         assert "no sevens" in message
         assert streams.output() == []
 
-    @pytest.mark.daily_on_kafka
     def test_batch_write_is_all_or_nothing(self, streams: Streams) -> None:
         rows = streams.spark.range(0, 400, 1, 2).selectExpr("cast(id as string) key", LARGE)
         spoil = _fails_at_the_end(streams.bootstrap, streams.target, None)
