@@ -22,10 +22,8 @@ $(INSTALLED): pyproject.toml
 
 setup: $(INSTALLED)  ## create .venv with the package and everything the tests need, Apache Kafka's jars included
 	@$(BIN)/python -m tests.support.kafka_jars
-	@$(BIN)/python -m tests.support.spark_jvm
 
 demo: $(INSTALLED)  ## a Spark job, killed again and again while it copies and counts: and the output is right
-	@$(BIN)/python -m tests.support.spark_jvm >/dev/null
 	@$(BIN)/python -m demo.spark_copy_and_count
 
 demo-broker: $(INSTALLED)  ## lost acknowledgements, cut connections, kill -9: and every message is stored once
@@ -47,6 +45,7 @@ soak: setup  ## the property, crash and fuzz tests with many more examples (an h
 	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/unit tests/broker --timeout 3600
 
 faults: setup  ## all Spark tests and faults on both brokers: what make test leaves out, too (quarter of an hour)
+	@$(BIN)/python -m tests.support.spark_jvm
 	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark --numprocesses 2 --dist loadscope
 
 bench: setup  ## our broker beside Apache Kafka in one run (45 minutes): table, plot, JSON in benchmarks/results

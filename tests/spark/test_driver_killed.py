@@ -17,7 +17,7 @@ from tests.support.brokers import RunningBroker
 from tests.support.spark import DriverProcess
 
 POINTS = [(when, step.name) for step in Step for when in ("before", "after")]
-DAILY_POINTS = [("after", "WRITE"), ("before", "COMMIT"), ("after", "COMMIT")]
+DAILY_POINTS = [("after", "RECORD"), ("after", "COMMIT")]
 """A driver takes ten seconds to start. `make faults` kills at every point on both brokers."""
 PER_BATCH = 20
 

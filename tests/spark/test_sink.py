@@ -158,7 +158,6 @@ class TestWriting:
         found = eventually(lambda: len(got := streams.output()) == 40_000 and got, "all is committed")
         assert {int(each.value or b"") for each in found} == set(range(40_000))
 
-    @pytest.mark.daily_on_kafka
     def test_classic_transactions_serve_older_brokers(self, streams: Streams) -> None:
         streams.send(range(30))
         streams.run(streams.sink(transaction_version=1), maxOffsetsPerTrigger=10)
@@ -261,7 +260,6 @@ class TestReplay:
 
 
 class TestLostCheckpoint:
-    @pytest.mark.daily_on_kafka
     def test_committed_start_goes_on_exactly(self, streams: Streams) -> None:
         streams.send(range(10))
         streams.run(maxOffsetsPerTrigger=4)

@@ -254,7 +254,6 @@ def test_a_batch_query_reads_between_two_timestamps(
 # --- streams
 
 
-@pytest.mark.daily_on_kafka
 def test_a_stream_reads_in_limited_batches_and_goes_on_where_it_was(
     kafka: Kafka, new_name: Callable[[], str], run: Callable[..., list[Any]], seen: Callable[[], list[str]]
 ) -> None:
@@ -416,7 +415,6 @@ def test_a_topic_that_is_not_there_is_named(kafka: Kafka, new_name: Callable[[],
         stream_reader(kafka, assign=f'{{"{name}": [0, 1]}}').initialOffset()
 
 
-@pytest.mark.daily_on_kafka
 def test_committed_goes_on_at_the_offsets_of_the_group(kafka: Kafka, new_name: Callable[[], str]) -> None:
     topic, app = kafka.create(new_name(), partitions=2), new_name()
     kafka.send(topic, ["0", "1", "2"])

@@ -6,10 +6,11 @@ Until the first micro-batch of a Python data source is done, Spark as pip instal
   keeps no compiled code, so each worker compiles PySpark anew (1.3 s instead of 0.3 s); five start one after the other
   before the first micro-batch, and each further query starts one more. `spark_home` is a Spark home of links to the
   installed one, without the zip: workers find the same PySpark in site-packages, compiled.
-- The JVM reads, checks and links all its classes anew. `class_archive` is a CDS archive of them (160 MB), made once by
+- The JVM reads, checks and links all its classes anew. `class_archive` is a CDS archive of them (160 MB), made by
   `spark_warm_up.py`. A JVM that cannot use it (other Java, other jars) ignores it.
 
-With both, the first micro-batch is done after 8 to 9 s. `python -m tests.support.spark_jvm` makes them ahead of time.
+With both, the first micro-batch is done after 8 to 9 s. The archive takes a minute to make, which pays after twenty
+JVMs or so: `python -m tests.support.spark_jvm` makes it, for `make faults`, and whoever finds it uses it.
 """
 
 from __future__ import annotations
@@ -84,12 +85,17 @@ def _link(installed: Path, home: Path) -> None:
 
 
 @functools.cache
-def class_archive() -> Path:
-    """The CDS archive for this Java and this PySpark; the first call takes a minute."""
+def _archive() -> Path:
+    """Where the CDS archive for this Java and this PySpark is, if there is one."""
     jars = spark_home() / "jars"
     # Java compares names, sizes and times of the jars; an archive made before PySpark was installed anew is of no use.
     times = sorted((jar.name, jar.stat().st_mtime_ns) for jar in jars.iterdir())
-    archive = CACHE / f"spark-classes-{_fingerprint(java_version(), str(jars), *QUICK_JVM, repr(times))}.jsa"
+    return CACHE / f"spark-classes-{_fingerprint(java_version(), str(jars), *QUICK_JVM, repr(times))}.jsa"
+
+
+def class_archive() -> Path:
+    """The CDS archive for this Java and this PySpark; the first call takes a minute."""
+    archive = _archive()
     if not archive.is_file():
         with only_one_process("spark-classes"):
             if not archive.is_file():
@@ -130,7 +136,7 @@ def write_settings(
     """A file for `--properties-file`; what a program sets itself wins over it."""
     folder.mkdir(parents=True, exist_ok=True)
     if jvm_flags is None:
-        jvm_flags = (f"-XX:SharedArchiveFile={class_archive()}", "-Xshare:auto")
+        jvm_flags = (f"-XX:SharedArchiveFile={_archive()}", "-Xshare:auto") if _archive().is_file() else ()
     # A JVM that is killed leaves its temporary files; here they go when pytest removes its folders.
     flags = " ".join((*QUICK_JVM, *jvm_flags, f"-Djava.io.tmpdir={folder}"))
     chosen: dict[str, object] = {
