@@ -75,6 +75,8 @@ def arrow_batches(
 
 def _wanted(batches: Iterable[Batch], start: int, end: int) -> Iterator[Batch]:
     for header, batch in batches:
+        if header.last_offset_delta < 0:  # or it would seem to end before it begins, and be passed over in silence
+            raise MalformedMessage(f"The batch at offset {header.base_offset} ends before it begins.")
         if header.last_offset >= start and header.base_offset < end and not header.is_control:
             yield header, batch
 
