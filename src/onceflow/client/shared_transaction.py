@@ -46,7 +46,16 @@ from onceflow.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 
-__all__ = ["V1", "V2", "Fenced", "OutcomeUnknown", "SharedTransaction", "Ticket", "TransactionsMissing"]
+__all__ = [
+    "V1",
+    "V2",
+    "Fenced",
+    "OutcomeUnknown",
+    "SharedTransaction",
+    "Ticket",
+    "TransactionsMissing",
+    "TRANSACTION_OVER",
+]
 
 T = TypeVar("T")
 
@@ -63,7 +72,7 @@ MISSING_PATIENCE_S: Final = 5.0
 """A partition that was created just now may be news to a coordinator; one that is missing still does not exist."""
 _NOTHING_DONE: Final = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS})
 """After these an end was certainly not done. The others may stand for a write to the log that ended in doubt."""
-_FENCED: Final = frozenset(
+TRANSACTION_OVER: Final = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.PRODUCER_FENCED,
@@ -374,7 +383,7 @@ class SharedTransaction:
 
 
 def _look(code: int, doing: str) -> None:
-    if code in _FENCED:
+    if code in TRANSACTION_OVER:
         raise Fenced(f"{doing} failed: the transaction belongs to somebody else or is over (error {code})", code)
     refuse(code, doing)
 

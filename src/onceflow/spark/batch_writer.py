@@ -19,6 +19,7 @@ from onceflow.client.connection import ApiMissing, NoAnswer, Unreachable
 from onceflow.client.problems import ClientError
 from onceflow.client.producing import Producing, WriteRefused
 from onceflow.client.shared_transaction import (
+    TRANSACTION_OVER,
     V2,
     Fenced,
     OutcomeUnknown,
@@ -136,9 +137,7 @@ class BatchWriter:
                     ) from failure.__cause__
                 log.warning("%s: batch %d failed, running it again as a whole: %s", self.app_id, batch_id, failure)
                 continue
-            log.info("%s", result)
-            for listener in self._listeners:
-                listener.on_batch(result)
+            self.tell(result)
             return result
 
     def write_at_least_once(self, frame: Any, batch_id: int, query_id: str) -> BatchResult:
@@ -156,12 +155,10 @@ class BatchWriter:
             tasks=len(rows),
             write_ms=(time.monotonic() - begun) * 1000,
         )
-        log.info("%s", result)
-        for listener in self._listeners:
-            listener.on_batch(result)
+        self.tell(result)
         return result
 
-    def skipped(self, result: BatchResult) -> None:
+    def tell(self, result: BatchResult) -> None:
         log.info("%s", result)
         for listener in self._listeners:
             listener.on_batch(result)
@@ -170,11 +167,13 @@ class BatchWriter:
         transaction = self._owned()
         begun = time.monotonic()
         sequencer = self._sequencer_for(frame.sparkSession)
-        run = Run(prepare=transaction.add_partitions, patience_s=self.settings.transaction_timeout_ms / 1000)
+        run = Run(
+            # For this transaction only: a task that comes late must not begin the next one.
+            prepare=lambda partitions: transaction.add_partitions(partitions, ticket),
+            patience_s=self.settings.transaction_timeout_ms / 1000,
+        )
         try:
             ticket = self._next_ticket(transaction)
-            # For this transaction only: a task that comes late must not begin the next one.
-            run.prepare = lambda partitions: transaction.add_partitions(partitions, ticket)
             with self._step(Step.WRITE, batch_id):
                 recording = _Recording(lambda: self._record(recorded, transaction), ahead=ticket.version == V2)
                 try:
@@ -204,7 +203,7 @@ class BatchWriter:
             raise self._gone(batch_id, begun, problem) from None
         except (_Spoiled, ClientError) as problem:
             self._give_up(run, sequencer, batch_id, begun)
-            raise self._judged(problem, batch_id, begun) from problem.__cause__
+            raise self._judged(problem, batch_id) from problem.__cause__
         except BaseException:  # interrupted, or a listener failed: nothing may stay open
             self._give_up(run, sequencer, batch_id, begun)
             raise
@@ -320,11 +319,7 @@ class BatchWriter:
         try:
             producing.send({(PROGRESS_TOPIC, PARTITION): batch})
         except WriteRefused as refusal:
-            if refusal.code in (
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                ErrorCode.PRODUCER_FENCED,
-                ErrorCode.INVALID_TXN_STATE,
-            ):
+            if refusal.code in TRANSACTION_OVER:
                 raise Fenced(str(refusal)) from None
             raise
 
@@ -345,9 +340,9 @@ class BatchWriter:
             log.warning("%s: the transaction of batch %d could not be aborted yet: %s", self.app_id, batch_id, problem)
         self._used_at = time.monotonic()
 
-    def _judged(self, problem: OnceflowError, batch_id: int, begun: float) -> Exception:
+    def _judged(self, problem: OnceflowError, batch_id: int) -> Exception:
         """Worth another try or not."""
-        if isinstance(problem, _Spoiled) and problem.kind in ("refused", "columns"):
+        if isinstance(problem, _Spoiled) and problem.kind == "refused":
             return BatchFailed(
                 f"batch {batch_id} of {self.app_id!r} cannot be written: {problem}. Nothing of it is visible"
             )

@@ -31,6 +31,7 @@ from onceflow.client.offsets import EARLIEST, LATEST, NotYet, committed_offsets,
 from onceflow.client.problems import ClientError
 from onceflow.client.shared_transaction import SharedTransaction
 from onceflow.errors import ErrorCode, OnceflowError
+from onceflow.spark.planning import from_json, to_json
 from onceflow.wire.batch import BatchHeader
 from onceflow.wire.compression import Codec
 from onceflow.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -108,18 +109,6 @@ class Progress:
                 "not this program; delete the record (a null value under its key) if you know that nothing "
                 "depends on it"
             ) from None
-
-
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """As Spark's Kafka source writes offsets: topic, partition, offset."""
-    found: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
-
-
-def from_json(value: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    return {(topic, int(number)): int(at) for topic, each in value.items() for number, at in each.items()}
 
 
 def ensure_topic(cluster: Cluster, topic: str = PROGRESS_TOPIC) -> None:

@@ -79,7 +79,7 @@ class Run:
     def __init__(self, *, prepare: Callable[[Collection[TopicPartition]], None], patience_s: float) -> None:
         """`prepare` is called with the partitions that are about to be written for the first time."""
         self.secret = secrets.token_hex(16)
-        self.prepare = prepare
+        self._prepare = prepare
         self._patience_s = patience_s
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # for those who wait to enter
@@ -122,7 +122,7 @@ class Run:
                 self._next.setdefault(each, 0)
             granted = {each: self._next[each] for each in free}
         if new:
-            self.prepare(new)  # talks to the coordinator: not under the lock
+            self._prepare(new)  # talks to the coordinator: not under the lock
             with self._lock:
                 self._check()
         return granted

@@ -38,8 +38,9 @@ from onceflow.client.cluster import Refused, TopicPartition
 from onceflow.errors import ConfigError, ErrorCode
 from onceflow.spark.batch_writer import BatchWriter, Recorded
 from onceflow.spark.listening import BatchResult, SinkListener
+from onceflow.spark.planning import to_json
 from onceflow.spark.problems import CheckpointMismatch, SinkError
-from onceflow.spark.progress import Progress, to_json
+from onceflow.spark.progress import Progress
 from onceflow.spark.query import MicroBatch, query_is_active, running_batch
 from onceflow.spark.writing import WriteSettings, check_columns
 
@@ -93,9 +94,7 @@ class KafkaSink:
         self._prepare(batch)
         if self._was_committed(batch):
             frame.write.format("noop").mode("overwrite").save()
-            self._writer.skipped(
-                BatchResult(app_id=self.app_id, batch_id=batch_id, query_id=batch.query_id, skipped=True)
-            )
+            self._writer.tell(BatchResult(app_id=self.app_id, batch_id=batch_id, query_id=batch.query_id, skipped=True))
             return
         recorded = self._recorded(batch)
         self._known_run = None  # until it is certain what has become of this batch
@@ -234,7 +233,7 @@ def write(
             known = writer.progress(0)
             if known is not None and known.query_id == name:
                 result = BatchResult(app_id=writer.app_id, batch_id=0, query_id=name, skipped=True)
-                writer.skipped(result)
+                writer.tell(result)
                 return result
         progress = Progress(app_id=writer.app_id, query_id=name, batch_id=0, at_ms=time.time_ns() // 1_000_000)
         return writer.write(frame, 0, name, Recorded(progress if once is not None else None))
@@ -309,7 +308,7 @@ def _refuse_connect(frame: Any) -> None:
 
 # --- one query per app id and process
 
-_claims: dict[tuple[str, str], tuple[int, str]] = {}
+_claims: dict[tuple[str, str], str] = {}  # the query that writes under this app id
 _claims_lock = threading.Lock()
 
 
@@ -318,9 +317,9 @@ def _claim(sink: KafkaSink, batch: MicroBatch, spark: Any) -> None:
     key = (sink.settings.bootstrap_servers, sink.app_id)
     with _claims_lock:
         holder = _claims.get(key)
-        if holder is not None and holder[1] != batch.query_id and query_is_active(spark, holder[1]):
+        if holder is not None and holder != batch.query_id and query_is_active(spark, holder):
             raise ConfigError(
                 f"two queries of this process write under the app id {sink.app_id!r}: each needs an app_id of its "
                 "own. Nothing was written by this one"
             )
-        _claims[key] = (id(sink), batch.query_id)
+        _claims[key] = batch.query_id

@@ -15,7 +15,6 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,15 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceflow.client.admin import TopicMissingError
-from onceflow.client.cluster import Cluster, Refused, TopicPartition, refuse
-from onceflow.client.connection import NoAnswer, Unreachable
+from onceflow.client.cluster import Cluster, TopicPartition, refuse
+from onceflow.client.offsets import persistently
 from onceflow.client.producing import Producing, WriteRefused
 from onceflow.client.settings import ClientSettings
-from onceflow.client.shared_transaction import Ticket
+from onceflow.client.shared_transaction import TRANSACTION_OVER, Ticket
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.spark.columns import array_of, binary_array
 from onceflow.spark.encoding import Packed, Rows, group_by_partition, pack_by_partition
 from onceflow.spark.murmur2 import partitions_of
+from onceflow.spark.positions import connected
 from onceflow.spark.progress import PROGRESS_TOPIC
 from onceflow.spark.sequencer import Door, TaskReport, Turns
 from onceflow.wire.compression import Codec
@@ -50,16 +50,6 @@ _RESULT_ARROW: Final = pa.schema(
         ("partitions", pa.string()),
     ]
 )
-_GONE: Final = frozenset(
-    {
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.TRANSACTION_ABORTABLE,
-    }
-)
-"""The transaction is over: somebody has taken over, or it timed out."""
 _PRODUCE_MAX: Final = 12  # later versions name topics by id
 
 
@@ -115,7 +105,7 @@ def _in_transaction(plan: WritePlan, task: int, attempt: int, batches: Iterable[
     turns = Turns(plan.door, task, str(attempt), timeout_s=plan.delivery_timeout_s)
     try:
         producing = Producing(
-            _cluster(plan.settings),
+            connected(plan.settings, plan.delivery_timeout_s),
             transactional_id=plan.ticket.transactional_id,
             version_max=plan.ticket.produce_version_max,
             delivery_timeout_s=plan.delivery_timeout_s,
@@ -130,7 +120,7 @@ def _in_transaction(plan: WritePlan, task: int, attempt: int, batches: Iterable[
 
 
 def _alone(plan: WritePlan, task: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-    cluster = _cluster(plan.settings)
+    cluster = connected(plan.settings, plan.delivery_timeout_s)
     producing = Producing(
         cluster, transactional_id=None, version_max=_PRODUCE_MAX, delivery_timeout_s=plan.delivery_timeout_s
     )
@@ -140,7 +130,7 @@ def _alone(plan: WritePlan, task: int, batches: Iterable[pa.RecordBatch]) -> Tas
 def _explained(problem: BaseException) -> tuple[str, str]:
     """What kind of failure this is, for the driver, and a sentence."""
     if isinstance(problem, WriteRefused):
-        return ("fenced", str(problem)) if problem.code in _GONE else ("refused", _advice(problem))
+        return ("fenced", str(problem)) if problem.code in TRANSACTION_OVER else ("refused", _advice(problem))
     if isinstance(problem, RowRefused | TopicMissingError):
         return "refused", str(problem)
     if isinstance(problem, OnceflowError):
@@ -357,35 +347,10 @@ def _after(sequence: int, count: int) -> int:
 
 
 def _new_producer(cluster: Cluster, patience_s: float) -> tuple[int, int]:
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            answer = cluster.any_broker().ask(
-                InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), at_most=5
-            )
-            refuse(answer.error_code, "asking for a producer id")
-            return answer.producer_id, answer.producer_epoch
-        except (NoAnswer, Unreachable, Refused) as problem:
-            retriable = not isinstance(problem, Refused) or problem.code in tuple(c for c in ErrorCode if c.retriable)
-            if not retriable or time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+    def ask() -> tuple[int, int]:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        answer = cluster.any_broker().ask(request, at_most=5)
+        refuse(answer.error_code, "asking for a producer id")
+        return answer.producer_id, answer.producer_epoch
 
-
-# --- connections outlive a task: Python workers are used again
-
-
-_clusters: dict[str, Cluster] = {}
-
-
-def _cluster(settings: ClientSettings) -> Cluster:
-    """One per settings and worker process. A worker runs one task at a time."""
-    key = repr((settings.bootstrap, sorted(settings.extra.items()), settings.timeout_s))
-    found = _clusters.get(key)
-    if found is None:
-        for old in _clusters.values():
-            with suppress(OnceflowError):
-                old.close()
-        _clusters.clear()
-        found = _clusters[key] = Cluster(settings)
-    return found
+    return persistently(ask, patience_s)
