@@ -1,0 +1,2 @@
+"""The programs that workers run, each `python -m onceflow.verify.programs.NAME SETTINGS`. `life.py` is what they
+share."""

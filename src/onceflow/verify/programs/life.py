@@ -1,0 +1,69 @@
+"""What every worker program begins with: its settings, its history, and how it is told to end.
+
+    life = Life.begin()
+    while not life.is_over:
+        ...
+
+SIGTERM asks for a clean end: `is_over` becomes true, and the program finishes what it is doing. It also ends when the
+process that started it is gone: nothing is left running after a run that was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onceflow.verify.history import Recorder
+
+__all__ = ["Life"]
+
+
+class Life:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.process: str = settings["process"]
+        """WORKER.LIFE: the name of this process in the history."""
+        self.worker: str = settings["worker"]
+        self.bootstrap: str = settings["bootstrap"]
+        self.record = Recorder(Path(settings["history"]), self.process, settings["zero"])
+        self.chance = random.Random(f"{settings['seed']}/{self.process}")
+        self._over = threading.Event()
+        self._transactions = 0
+
+    @classmethod
+    def begin(cls) -> Life:
+        life = cls(json.loads(sys.argv[1]))
+        signal.signal(signal.SIGTERM, lambda *_: life._over.set())
+        threading.Thread(target=life._watch_parent, args=(os.getppid(),), daemon=True).start()
+        return life
+
+    def _watch_parent(self, parent: int) -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.killpg(0, signal.SIGKILL)
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def rest(self, seconds: float) -> None:
+        """Sleep, unless the end comes."""
+        self._over.wait(seconds)
+
+    def new_transaction(self) -> str:
+        """A name for one attempt."""
+        self._transactions += 1
+        return f"{self.process}/{self._transactions}"
+
+    def client_config(self, **settings: Any) -> dict[str, Any]:
+        """For a librdkafka client; names are written with underscores in place of dots."""
+        own = {name.replace("_", "."): value for name, value in settings.items()}
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0, **self.settings["client_config"], **own}

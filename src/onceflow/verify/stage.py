@@ -1,0 +1,96 @@
+"""What a workload is given, and what it has to offer: the seam between a run and what is being run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from onceflow.verify.history import Derivation
+
+if TYPE_CHECKING:
+    from onceflow.verify.workers import Workers
+
+__all__ = ["NotDrained", "Stage", "Target", "Workload"]
+
+
+class NotDrained(Exception):
+    """The workload did not come to its end within its time, although nothing was in its way any more."""
+
+
+class Target(Protocol):
+    """A process, or a group of processes, that the nemesis may strike."""
+
+    @property
+    def role(self) -> str:
+        """"producer", "copier", "reader", "driver", "executor", "broker"."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def kill(self) -> None:
+        """SIGKILL. Whoever is in charge of it starts it again."""
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+
+    def resume(self) -> None:
+        """SIGCONT."""
+
+    def stop(self) -> None:
+        """SIGTERM: it may finish what it is doing. Whoever is in charge of it starts it again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Everything around a workload."""
+
+    bootstrap: str
+    """The way to the brokers that the nemesis has its hand on: for the workload's clients."""
+    direct: str
+    """The way around it: for set-up, observers and the final read."""
+    client_config: Mapping[str, str]
+    """Further librdkafka settings that every client needs (security)."""
+    folder: Path
+    """Of this run. Histories are `folder/history/PROCESS.jsonl`; a workload may make folders of its own beside."""
+    zero: float
+    """The run's beginning on the monotonic clock."""
+    chance: random.Random
+    """For what the workload leaves to chance: from the run's seed."""
+    prefix: str
+    """What the names of topics, groups and transactional ids begin with: unique to the run."""
+    workers: Workers
+    scale: float = 1.0
+    """How much load: 1.0 is what two cores carry easily."""
+
+    def named(self, name: str) -> str:
+        return f"{self.prefix}{name}"
+
+
+class Workload(Protocol):
+    name: str
+
+    def topics(self, stage: Stage) -> Mapping[str, int]:
+        """With their numbers of partitions; full names (`stage.named`). They are created before `start`."""
+
+    def derivations(self, stage: Stage) -> Sequence[Derivation]: ...
+
+    def groups(self, stage: Stage) -> Sequence[str]:
+        """Groups whose committed offsets are watched."""
+
+    def start(self, stage: Stage) -> None:
+        """Adds workers to `stage.workers`."""
+
+    def targets(self) -> Sequence[Target]:
+        """What there is to strike beyond the workers, at this moment: executors."""
+
+    def finish(self, stage: Stage, timeout_s: float) -> None:
+        """Everything is healed. Stop the input, wait until all of it was dealt with, stop the workers.
+
+        Raises `NotDrained` with a sentence that says what was still missing.
+        """

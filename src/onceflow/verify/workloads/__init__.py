@@ -1,0 +1,1 @@
+"""What is run under faults: each workload in a file of its own, called by its name."""
