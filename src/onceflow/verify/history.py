@@ -15,8 +15,8 @@ The operations (`f`), with what the beginning and the end carry:
 
     take     transactional_id             a process becomes the owner of a transactional id (init_transactions)
     write    transaction, records         [[topic, partition or null, id], ...] handed to the producer
-               end: written               [[topic, partition, offset, id], ...] as acknowledged; may be missing, and of an
-                                          unknown write it lists those that were acknowledged all the same
+               end: written               [[topic, partition, offset, id], ...] as acknowledged; may be missing; of an
+                                          unknown write, those that were acknowledged all the same
     commit   transaction, group, offsets  offsets: [[topic, partition, offset], ...] that are part of it; may be empty
                count                      how many records the transaction has, where the writes are not listed
     abort    transaction
@@ -36,8 +36,8 @@ transaction belongs to the process that began it: its name is PROCESS/NUMBER. `P
 A record says itself where it comes from. Its value is JSON (`Record`):
 
     {"id": "...", "txn": "...", "key": "..."}            an output; `id` is what must be there once in its topic
-    {"state": "...", "n": 17, "txn": "..."}               the state of a key after that transaction; `write` operations do
-                                                         not list these
+    {"state": "...", "n": 17, "txn": "..."}               the state of a key after that transaction; not
+                                                         listed in `write` operations
 
 What happens to a record whose id an earlier, aborted attempt has written too: nothing, it is the same output, and only
 `txn` tells the attempts apart.
@@ -56,7 +56,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Derivation", "History", "Operation", "Outcome", "Place", "Record", "Recorder", "Seen", "Transaction"]
+__all__ = [
+    "Derivation",
+    "History",
+    "Operation",
+    "Outcome",
+    "Place",
+    "Record",
+    "Recorder",
+    "Seen",
+    "Sightings",
+    "Transaction",
+    "load_operations",
+    "process_of",
+    "seen_by",
+]
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -89,8 +103,18 @@ class Operation:
         return self.id.rpartition(":")[0]
 
     @property
+    def number(self) -> int:
+        number = self.id.rpartition(":")[2]
+        return int(number) if number.isdecimal() else 0
+
+    @property
     def is_ok(self) -> bool:
         return self.outcome is Outcome.OK
+
+
+def _in_order(operation: Operation) -> tuple[float, str, int]:
+    """As they began. A clock that stands still, as a simulated one does, leaves a process its own order."""
+    return operation.began, operation.process, operation.number
 
 
 class Record(NamedTuple):
@@ -148,7 +172,43 @@ class Transaction(NamedTuple):
 
     @property
     def process(self) -> str:
-        return self.name.rpartition("/")[0]
+        return process_of(self.name)
+
+    @property
+    def commit_outcome(self) -> Outcome | None:
+        """None if nobody asked for it. It may have been asked for again after it was not known what came of it."""
+        outcomes = {each.outcome for each in self.commits}
+        return next((each for each in (Outcome.OK, Outcome.UNKNOWN, Outcome.FAILED) if each in outcomes), None)
+
+
+def process_of(transaction: str) -> str:
+    """Who began it."""
+    return transaction.rpartition("/")[0]
+
+
+class Sightings:
+    """Where the records of one transaction were to be seen under read_committed."""
+
+    __slots__ = ("final", "first", "last")
+
+    def __init__(self) -> None:
+        self.final: list[Seen] = []
+        self.first: tuple[Operation, Seen] | None = None
+        """The poll that ended first of those that showed any of them, and a record that it showed."""
+        self.last: tuple[Operation, Seen] | None = None
+
+    @property
+    def example(self) -> Seen:
+        if self.final:
+            return self.final[0]
+        assert self.first is not None
+        return self.first[1]
+
+    def add(self, read: Operation, seen: Seen) -> None:
+        if self.first is None or read.ended < self.first[0].ended:
+            self.first = read, seen
+        if self.last is None or read.ended > self.last[0].ended:
+            self.last = read, seen
 
 
 class Derivation(NamedTuple):
@@ -185,7 +245,9 @@ class Recorder:
         os.close(self._file)
 
     def _write(self, event: dict[str, Any]) -> None:
-        os.write(self._file, json.dumps(event, separators=(",", ":")).encode() + b"\n")
+        line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
+        while line:  # a signal or a disk that is nearly full may cut it in two
+            line = line[os.write(self._file, line) :]
 
 
 def _events(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
@@ -203,7 +265,7 @@ def _operations(events: Iterable[Mapping[str, Any]]) -> list[Operation]:
     for event in events:
         (ended if "end" in event else begun)[event["op"]] = event
     operations = [_operation(begin, ended.get(op)) for op, begin in begun.items()]
-    return sorted(operations, key=lambda each: (each.began, each.id))
+    return sorted(operations, key=_in_order)
 
 
 def _operation(begin: Mapping[str, Any], end: Mapping[str, Any] | None) -> Operation:
@@ -216,6 +278,11 @@ def _operation(begin: Mapping[str, Any], end: Mapping[str, Any] | None) -> Opera
         asked={name: value for name, value in begin.items() if name not in ("op", "at", "f")},
         told={} if end is None else {name: value for name, value in end.items() if name not in ("op", "at", "end")},
     )
+
+
+def load_operations(paths: Iterable[Path]) -> list[Operation]:
+    """What histories on disk tell, in the order in which the operations began."""
+    return _operations(_events(paths))
 
 
 class History:
@@ -233,14 +300,14 @@ class History:
         derivations: Iterable[Derivation] = (),
         is_drained: bool = True,
     ) -> None:
-        self.operations = sorted(operations, key=lambda each: (each.began, each.id))
+        self.operations = sorted(operations, key=_in_order)
         self.final = sorted(final, key=lambda each: (each.topic, each.partition, each.offset))
         self.derivations = tuple(derivations)
         self.is_drained = is_drained
 
     @classmethod
     def load(cls, paths: Iterable[Path], final: Iterable[Seen], **rest: Any) -> History:
-        return cls(_operations(_events(paths)), final, **rest)
+        return cls(load_operations(paths), final, **rest)
 
     def of(self, *kinds: str) -> list[Operation]:
         """In the order in which they began."""
@@ -258,6 +325,33 @@ class History:
     def reads(self) -> list[Operation]:
         """Polls that were answered."""
         return [each for each in self.of("read") if each.is_ok]
+
+    @cached_property
+    def committed_reads(self) -> list[tuple[Operation, list[Seen]]]:
+        """Polls that were answered under read_committed, with what they showed."""
+        return [(each, list(seen_by(each))) for each in self.reads if each.asked.get("isolation") == "read_committed"]
+
+    @cached_property
+    def sightings(self) -> dict[str, Sightings]:
+        """By transaction; those that nobody saw anything of are missing."""
+        found: dict[str, Sightings] = {}
+        for seen in self.final:
+            if (name := seen.record.transaction) is not None:
+                found.setdefault(name, Sightings()).final.append(seen)
+        for read, shown in self.committed_reads:
+            for seen in shown:
+                if (name := seen.record.transaction) is not None:
+                    found.setdefault(name, Sightings()).add(read, seen)
+        return found
+
+    @cached_property
+    def final_by_id(self) -> dict[str, dict[str, list[Seen]]]:
+        """Topic, id, and the places where it is: one, if all is well."""
+        found: dict[str, dict[str, list[Seen]]] = {}
+        for seen in self.final:
+            if (id := seen.record.id) is not None:
+                found.setdefault(seen.topic, {}).setdefault(id, []).append(seen)
+        return found
 
     @cached_property
     def final_at(self) -> dict[tuple[str, int, int], Record]:

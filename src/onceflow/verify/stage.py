@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -67,6 +67,8 @@ class Stage:
     workers: Workers
     scale: float = 1.0
     """How much load: 1.0 is what two cores carry easily."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What this workload in particular is told."""
 
     def named(self, name: str) -> str:
         return f"{self.prefix}{name}"
@@ -74,6 +76,8 @@ class Stage:
 
 class Workload(Protocol):
     name: str
+    strikes: Sequence[str]
+    """Roles of processes that the nemesis strikes, the more often the more often they are named."""
 
     def topics(self, stage: Stage) -> Mapping[str, int]:
         """With their numbers of partitions; full names (`stage.named`). They are created before `start`."""

@@ -64,6 +64,8 @@ class Life:
         return f"{self.process}/{self._transactions}"
 
     def client_config(self, **settings: Any) -> dict[str, Any]:
-        """For a librdkafka client; names are written with underscores in place of dots."""
-        own = {name.replace("_", "."): value for name, value in settings.items()}
-        return {"bootstrap.servers": self.bootstrap, "log_level": 0, **self.settings["client_config"], **own}
+        """For a librdkafka client; names are written with underscores in place of dots, except callbacks
+        (`error_cb`)."""
+        own = {name if name.endswith("_cb") else name.replace("_", "."): value for name, value in settings.items()}
+        quiet = {"log_level": 0, "error_cb": lambda _: None}  # without it a fatal error is raised out of callbacks
+        return {"bootstrap.servers": self.bootstrap, **quiet, **self.settings["client_config"], **own}

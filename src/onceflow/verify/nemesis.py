@@ -1,0 +1,365 @@
+"""The nemesis: makes everything go wrong that can go wrong, by a plan that comes from a seed.
+
+The plan is a list without end: after so long, this kind of fault, to one of those, for so long. It depends on the
+seed and on what there is to strike, and on nothing that happens: two runs of one seed have the same plan. Whom a
+fault finds in the middle of what is up to the processes; the history says what it was.
+
+A fault has a beginning and an end (`fault` operations of the process "nemesis"). Several may overlap. One that found
+nothing to strike (no such process is up, no such request came by) is recorded as failed, and is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from onceflow.verify.history import Outcome, Recorder
+from onceflow.verify.stage import Target
+from onceflow.verify.workers import Worker, Workers
+
+__all__ = ["DISK", "KINDS", "NETWORK", "PROCESS", "Nemesis", "Planned", "plan"]
+
+PROCESS: Final = {
+    "kill": "kill -9; whoever is in charge starts it again",
+    "pause": "SIGSTOP, and SIGCONT after a while",
+    "restart": "SIGTERM: a clean end, and a new start",
+    "zombie": "SIGSTOP, a successor takes over, then SIGCONT: the old one does not know that it is over",
+}
+NETWORK: Final = {
+    "cut": "every connection is cut",
+    "partition": "nothing passes for a while, and nobody is told",
+    "refusal": "every connection is cut, and new ones are closed at once, for a while",
+    "delay": "every frame waits for a while",
+    "lost request": "a request does not arrive, and its connection is cut",
+    "lost answer": "a request is executed, and its answer does not arrive",
+    "torn request": "half of a request arrives",
+    "torn answer": "half of an answer arrives",
+    "late request": "the connection is cut, and the request arrives afterwards, when the client has long tried again",
+}
+DISK: Final = {
+    "disk full": "no write finds room for a while",
+    "fsync fails": "the next flush to disk fails",
+    "slow disk": "every flush takes long",
+}
+KINDS: Final = {**PROCESS, **NETWORK, **DISK}
+
+ZOMBIE_ROLES: Final = frozenset({"transactor", "copier", "driver", "pipeline"})
+"""Who owns a transactional id, so that there is something to take over."""
+
+# Which request a fault of the network waits for. Those that decide about exactly-once come by more often than they
+# would by their numbers.
+APIS: Final = {
+    "Produce": 0,
+    "Fetch": 1,
+    "OffsetFetch": 9,
+    "FindCoordinator": 10,
+    "JoinGroup": 11,
+    "InitProducerId": 22,
+    "AddPartitionsToTxn": 24,
+    "AddOffsetsToTxn": 25,
+    "EndTxn": 26,
+    "TxnOffsetCommit": 28,
+}
+API_WEIGHTS: Final = (4, 1, 1, 1, 1, 2, 2, 2, 6, 3)
+FRAME_WAIT_S: Final = 6.0
+"""How long a fault waits for a request of its kind."""
+TAKEN_OVER_S: Final = 20.0
+"""How long a successor has to take over; whether a pipeline of somebody else's has, nobody can tell."""
+DELAY_SHARE: Final = 10
+"""While frames are delayed, each waits for this part of the fault's time."""
+TOGETHER_MAX: Final = 3
+"""Faults at the same time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    after_s: float
+    kind: str
+    role: str
+    """Of a process; "network" or "disk"."""
+    pick: float
+    """Which one of those that run, as a share of their number."""
+    lasting_s: float
+    api: str
+    """The request that a fault of the network waits for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How quickly faults follow each other, and how long they last."""
+
+    gap_s: tuple[float, float] = (0.2, 1.6)
+    pause_s: tuple[float, float] = (0.2, 3.0)
+    down_s: tuple[float, float] = (0.0, 1.0)
+    """How long a broker stays away."""
+
+
+def plan(seed: int, roles: Collection[str], kinds: Collection[str], pace: Pace) -> Iterator[Planned]:
+    """Without end. `roles` are those of processes, by weight (a role may be named several times)."""
+    chance = random.Random(f"nemesis/{seed}")
+    options = [(kind, role) for kind in PROCESS if kind in kinds for role in roles if _fits(kind, role)]
+    network = [(kind, "network") for kind in NETWORK if kind in kinds]
+    disk = [(kind, "disk") for kind in DISK if kind in kinds]
+    groups = [(group, weight) for group, weight in ((options, 5), (network, 4), (disk, 1)) if group]
+    while groups:
+        [group] = chance.choices([each for each, _ in groups], [weight for _, weight in groups])
+        kind, role = chance.choice(group)
+        bounds = pace.down_s if role == "broker" and kind in ("kill", "restart") else pace.pause_s
+        [api] = chance.choices(list(APIS), API_WEIGHTS)
+        yield Planned(
+            after_s=chance.uniform(*pace.gap_s),
+            kind=kind,
+            role=role,
+            pick=chance.random(),
+            lasting_s=chance.uniform(*bounds),
+            api=api,
+        )
+
+
+def _fits(kind: str, role: str) -> bool:
+    if kind == "zombie":
+        return role in ZOMBIE_ROLES
+    return not (kind == "restart" and role == "executor")  # nobody stops an executor politely
+
+
+class Strike(Protocol):
+    """A fault of the network that waits for its frame."""
+
+    @property
+    def struck(self) -> str | None:
+        """What it hit, in words; None as long as it waits."""
+
+    def cancel(self) -> None: ...
+
+
+class Network(Protocol):
+    def cut_all(self) -> int: ...
+
+    def strike(self, kind: str, *, api: int, delay_s: float) -> Strike: ...
+
+    def delay(self, seconds: float) -> None:
+        """Every frame waits so long, until `heal`."""
+
+    def partition(self) -> None:
+        """Nothing passes, and nobody is told, until `heal`."""
+
+    def refuse(self) -> None:
+        """Connections are cut and new ones closed, until `heal`."""
+
+    def heal(self) -> None: ...
+
+
+class Disk(Protocol):
+    def fill(self) -> None: ...
+    def fail_syncs(self) -> None: ...
+    def slow_down(self) -> None: ...
+    def heal(self) -> None: ...
+
+
+@dataclass(kw_only=True)
+class _Going:
+    """A fault that has struck and is not over."""
+
+    op: str
+    words: str
+    due: float
+    is_over: Callable[[], bool] = lambda: True
+    """Asked once `due` is past; what is not over by `deadline` is ended all the same."""
+    deadline: float
+    heal: Callable[[], None] = lambda: None
+    result: Callable[[], str | None] = lambda: ""
+    """What it hit; None if nothing."""
+    busy: str = ""
+    """The target's name: one fault at a time for each."""
+
+
+@dataclass
+class Nemesis:
+    recorder: Recorder
+    planned: Iterator[Planned]
+    workers: Workers
+    brokers: Callable[[], Sequence[Target]]
+    others: Callable[[], Sequence[Target]]
+    network: Network | None
+    disk: Disk | None
+    tell: Callable[[str], None]
+    struck: int = 0
+    _going: list[_Going] = field(default_factory=list)
+    _next: Planned | None = None
+    _next_at: float = 0.0
+
+    def step(self, *, more: bool) -> None:
+        """What is due now: end what is over, begin what is next. To be called all the time."""
+        now = time.monotonic()
+        for going in list(self._going):
+            if now >= going.due and (going.is_over() or now >= going.deadline):
+                self._end(going)
+        if not more or len(self._going) >= TOGETHER_MAX:
+            return
+        if self._next is None:
+            self._next = next(self.planned, None)
+            if self._next is None:
+                return
+            self._next_at = now + self._next.after_s
+        if now >= self._next_at:
+            planned, self._next = self._next, None
+            self._strike(planned)
+
+    @property
+    def is_at_rest(self) -> bool:
+        return not self._going
+
+    def heal(self) -> None:
+        """End everything at once."""
+        for going in list(self._going):
+            self._end(going)
+
+    def _end(self, going: _Going) -> None:
+        self._going.remove(going)
+        hit = going.result()
+        going.heal()
+        self.recorder.end(going.op, Outcome.FAILED if hit is None else Outcome.OK, **({"hit": hit} if hit else {}))
+        if hit is not None:
+            self.struck += 1
+            self.tell(f"{going.words}{f': {hit}' if hit else ''}")
+
+    def _strike(self, planned: Planned) -> None:
+        begin = {"network": self._strike_network, "disk": self._strike_disk}.get(planned.role, self._strike_process)
+        begin(planned)
+
+    # Processes
+
+    def _strike_process(self, planned: Planned) -> None:
+        target = self._choose(planned)
+        if target is None:
+            return
+        fault = {"kill": self._kill, "pause": self._pause, "restart": self._restart, "zombie": self._zombie}
+        fault[planned.kind](planned, target)
+
+    def _choose(self, planned: Planned) -> Target | None:
+        busy = {each.busy for each in self._going}
+        there: list[Target] = [*self.workers.of(planned.role), *self.brokers(), *self.others()]
+        there = [each for each in there if each.role == planned.role and each.is_running and each.name not in busy]
+        if planned.role == "broker" and any(each.busy.startswith("broker") for each in self._going):
+            return None  # of three brokers two must be up, or nobody can do anything
+        return there[int(planned.pick * len(there))] if there else None
+
+    def _begin(self, planned: Planned, target: str, **detail: Any) -> tuple[str, float]:
+        return self.recorder.begin("fault", kind=planned.kind, target=target, **detail), time.monotonic()
+
+    def _kill(self, planned: Planned, target: Target) -> None:
+        op, now = self._begin(planned, _name(target))
+        target.kill()
+        self._go(op, now, planned, target, heal=_starter(target))
+
+    def _restart(self, planned: Planned, target: Target) -> None:
+        op, now = self._begin(planned, _name(target))
+        target.stop()
+        self._go(op, now, planned, target, heal=_starter(target))
+
+    def _pause(self, planned: Planned, target: Target) -> None:
+        op, now = self._begin(planned, _name(target))
+        target.pause()
+        self._go(op, now, planned, target, heal=target.resume)
+
+    def _zombie(self, planned: Planned, target: Target) -> None:
+        assert isinstance(target, Worker)
+        op, now = self._begin(planned, _name(target))
+        old = target.process_name
+        target.pause()
+        target.replace()
+        self._going.append(
+            _Going(
+                op=op,
+                words=f"zombie {old}",
+                due=now + planned.lasting_s,
+                is_over=lambda: _has_taken(target),
+                deadline=now + planned.lasting_s + TAKEN_OVER_S,
+                heal=target.wake_zombies,
+                result=lambda: f"{target.process_name} took over" if _has_taken(target) else f"{target.process_name} was started beside it",
+                busy=target.name,
+            )
+        )
+
+    def _go(self, op: str, now: float, planned: Planned, target: Target, heal: Callable[[], None]) -> None:
+        lasting_s = planned.lasting_s if target.role == "broker" or planned.kind == "pause" else 0.0
+        words = f"{planned.kind} {_name(target)}"
+        due = now + lasting_s
+        self._going.append(_Going(op=op, words=words, due=due, deadline=due, heal=heal, busy=target.name))
+
+    # The network
+
+    def _strike_network(self, planned: Planned) -> None:
+        assert self.network is not None
+        network = self.network
+        if planned.kind == "cut":
+            op, now = self._begin(planned, "network")
+            cut = network.cut_all()
+            going = _Going(op=op, words="cut", due=now, deadline=now, result=lambda: f"{cut} connections")
+        elif planned.kind in ("partition", "refusal", "delay"):
+            if any(each.busy == "network" for each in self._going):
+                return
+            op, now = self._begin(planned, "network", seconds=round(planned.lasting_s, 3))
+            if planned.kind == "delay":
+                network.delay(planned.lasting_s / DELAY_SHARE)
+            else:
+                {"partition": network.partition, "refusal": network.refuse}[planned.kind]()
+            end = now + planned.lasting_s
+            going = _Going(op=op, words=planned.kind, due=end, deadline=end, heal=network.heal, busy="network")
+        else:
+            op, now = self._begin(planned, "network", api=planned.api)
+            strike = network.strike(planned.kind, api=APIS[planned.api], delay_s=planned.lasting_s)
+            going = _Going(
+                op=op,
+                words=f"{planned.kind} {planned.api}",
+                due=now,
+                is_over=lambda: strike.struck is not None,
+                deadline=now + FRAME_WAIT_S,
+                heal=strike.cancel,
+                result=lambda: strike.struck,
+            )
+        self._going.append(going)
+
+    # The disk
+
+    def _strike_disk(self, planned: Planned) -> None:
+        if self.disk is None or any(each.busy == "disk" for each in self._going):
+            return
+        op, now = self._begin(planned, "disk", seconds=round(planned.lasting_s, 3))
+        disk = self.disk
+        {"disk full": disk.fill, "fsync fails": disk.fail_syncs, "slow disk": disk.slow_down}[planned.kind]()
+        due = now + planned.lasting_s
+        self._going.append(_Going(op=op, words=planned.kind, due=due, deadline=due, heal=disk.heal, busy="disk"))
+
+
+def _name(target: Target) -> str:
+    return target.process_name if isinstance(target, Worker) else target.name
+
+
+def _starter(target: Target) -> Callable[[], None]:
+    """Brokers are started again by us; workers by their supervisor, executors by Spark."""
+    start = getattr(target, "start", None)
+    return (lambda: None) if isinstance(target, Worker) or start is None else start
+
+
+def _has_taken(worker: Worker) -> bool:
+    """Has the present life become the owner of its transactional id? Its history says so."""
+    try:
+        lines = worker.history_path.read_bytes().splitlines()
+    except OSError:
+        return False
+    takes = set()
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if event.get("f") == "take":
+            takes.add(event["op"])
+        elif event.get("end") == Outcome.OK and event["op"] in takes:
+            return True
+    return False
