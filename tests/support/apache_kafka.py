@@ -136,6 +136,27 @@ class ApacheKafka:
             self.kill()
         self._process = None
 
+    def terminate(self) -> None:
+        """Ask for a clean shutdown, and do not wait for it; `stop` does."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, and nobody answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of a process that ended by itself, or after `terminate`; None while it runs and when there is none."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def kill(self) -> None:
         """SIGKILL: what a crash of the process looks like."""
         if self._process is None:

@@ -57,6 +57,11 @@ class ThreeBrokers:
         """All three addresses: a client must find the cluster whichever is away."""
         return ",".join(node.bootstrap for node in self._nodes.values())
 
+    @property
+    def nodes(self) -> dict[int, ApacheKafka]:
+        """What starts and ends a node without waiting for the others, for who keeps count of them."""
+        return dict(self._nodes)
+
     def pid(self, node: int) -> int:
         return self._nodes[node].pid
 

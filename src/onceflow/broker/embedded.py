@@ -91,7 +91,7 @@ class Broker:
     def start(self) -> Broker:
         if self._process is not None:
             raise BrokerStartError("The broker is running already.")
-        command = [sys.executable, "-m", "onceflow", "broker"]
+        command = [sys.executable, "-m", *self._program()]
         command += ["--listen", self._address, "--data", str(self.data_dir)]
         command += ["--durability", self._durability, "--stop-with-stdin"]
         for name, value in self._settings.items():
@@ -114,6 +114,10 @@ class Broker:
         self._port = int(line.rpartition(":")[2])
         self._process = process
         return self
+
+    def _program(self) -> list[str]:
+        """The module that is the broker, and what it takes beyond the options of `onceflow broker`."""
+        return ["onceflow", "broker"]
 
     def _first_line(self, process: subprocess.Popen[str], said_before: int) -> str:
         """Wait until the broker says that it is ready; its complaint becomes our error."""

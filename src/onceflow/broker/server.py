@@ -26,7 +26,7 @@ from onceflow.broker.node import Node
 from onceflow.clock import SystemClock
 from onceflow.config import BrokerConfig
 from onceflow.errors import BrokerStartError, ConfigError
-from onceflow.log.files import DirectoryLock, RealFileSystem
+from onceflow.log.files import DirectoryLock, FileSystem, RealFileSystem
 
 __all__ = ["run", "serve"]
 
@@ -87,6 +87,7 @@ async def serve(
     ready: Callable[[str, int], None],
     *,
     stop_with_stdin: bool = False,
+    files: FileSystem | None = None,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT. `ready` is called with the address once it accepts connections."""
     loop = asyncio.get_running_loop()
@@ -101,7 +102,7 @@ async def serve(
         told = advertised(config, host, port)
         lock = lock_directory(directory)
         try:
-            node = Node(RealFileSystem(), directory, config, SystemClock())
+            node = Node(files or RealFileSystem(), directory, config, SystemClock())
             node.attach(loop)
             node.host, node.port = told
             try:
@@ -211,13 +212,22 @@ async def _every_async(seconds: float, chore: Callable[[], Awaitable[None]]) -> 
             logger.exception("Housekeeping failed; it is tried again in %s s.", seconds)
 
 
-def run(host: str, port: int, directory: Path, config: BrokerConfig, *, stop_with_stdin: bool = False) -> None:
+def run(
+    host: str,
+    port: int,
+    directory: Path,
+    config: BrokerConfig,
+    *,
+    stop_with_stdin: bool = False,
+    files: FileSystem | None = None,
+) -> None:
     """The whole life of a broker process, in the foreground.
 
     `stop_with_stdin` is for a parent that holds the other end of a pipe: when it is gone, however that came, so are we.
+    `files` is the disk; by default the real one.
     """
     _allow_many_files()
-    _run_loop(serve(host, port, directory, config, _announce, stop_with_stdin=stop_with_stdin))
+    _run_loop(serve(host, port, directory, config, _announce, stop_with_stdin=stop_with_stdin, files=files))
 
 
 def _allow_many_files() -> None:

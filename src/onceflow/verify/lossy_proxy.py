@@ -3,19 +3,17 @@
 The fault that decides about exactly-once is the lost acknowledgement: the broker appended, the client
 never hears of it and sends again. A cable cannot be asked to do that at the right moment, so this proxy
 reads along: it knows where each request and each response begins and ends, and which response answers a
-Produce. It rewrites nothing.
+Produce. It rewrites nothing, unless it was given a function for that (`rewrite`).
 
     client  --- request --->   [plan.request]   --->  broker
     client  <-- response ---   [plan.response]  <---  broker
 
-For each frame a `Plan` names its `Fate`:
+For each frame a `Plan` names its `Fate` (`verify.fates`): it is passed, swallowed, torn, delayed, or
+delivered late. A cut closes both sides. Whatever the broker had already received it may well execute.
 
-    PASS       forward it
-    SWALLOW    drop it and cut the connection: a request that never arrived, an acknowledgement that was lost
-    TEAR       forward the first half of it, then cut the connection
-    delayed    any of these, after a while; what follows on the same way waits behind it, as with TCP
-
-A cut closes both sides. Whatever the broker had already received it may well execute.
+All connections together can be cut (`cut_all`), refused (`refuse`: those there are, and new ones) and
+frozen (`freeze`: frames are neither passed nor refused, and nobody is told; what is on its way by then
+arrives after `resume`, even if whoever sent it has given up).
 
 Because nothing is rewritten, the broker must announce the proxy's address as its own
 (`advertised.listeners`), or clients find a way around. That address has to be known before the broker
@@ -36,124 +34,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
-import random
 import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
-__all__ = ["Action", "Counters", "Fate", "Frame", "Hooks", "LossyProxy", "PASS", "Plan", "RandomFaults"]
+from onceflow.errors import MalformedMessage
+from onceflow.verify.fates import PASS, Action, Fate, Frame, Hooks, Plan, RandomFaults
 
-PRODUCE = 0  # the api key
+__all__ = ["Action", "Counters", "Fate", "Frame", "Hooks", "LossyProxy", "PASS", "Plan", "RandomFaults", "Rewrite"]
+
 FRAME_BYTES_MAX = 256 * 1024 * 1024  # beyond any broker's limits: whoever announces more does not speak Kafka
 REQUEST_BYTES_MIN = 8  # api key, version, correlation id
 RESPONSE_BYTES_MIN = 4  # correlation id
 UNANSWERED_MAX = 10_000  # requests remembered per connection; those with acks=0 are never answered
 START_TIMEOUT_S = 10.0
+LATE_ANSWER_S = 10.0  # how long the broker's side of a late request stays open for an answer that nobody will see
 T = TypeVar("T")
 
-
-class Fate(enum.Enum):
-    """What happens to a frame."""
-
-    PASS = "pass"
-    SWALLOW = "swallow"
-    TEAR = "tear"
-
-
-class Action(NamedTuple):
-    fate: Fate
-    delay_s: float = 0.0
-
-
-PASS = Action(Fate.PASS)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Frame:
-    """What is known of a request, or of the response to it."""
-
-    connection: int
-    """Counts from 1 in the order of arrival."""
-    api_key: int
-    """Of the request; -1 for a response to nothing we saw."""
-    api_version: int
-    correlation_id: int
-    size: int
-    """Bytes, without the length prefix."""
-
-    @property
-    def is_produce(self) -> bool:
-        return self.api_key == PRODUCE
-
-
-class Plan(Protocol):
-    """Decides about each frame. Called in the proxy's thread, one frame at a time."""
-
-    def request(self, frame: Frame) -> Action: ...
-
-    def response(self, frame: Frame) -> Action: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hooks:
-    """A plan of two functions, for tests that want one particular fault at one particular moment."""
-
-    request: Callable[[Frame], Action] = lambda _frame: PASS
-    response: Callable[[Frame], Action] = lambda _frame: PASS
-
-
-@dataclass(kw_only=True)
-class RandomFaults:
-    """Faults by probability from a seed. Only Produce requests and their responses are touched.
-
-    The same seed draws the same numbers, but which frame meets which number depends on the client's timing.
-    """
-
-    seed: int = 0
-    lose_ack: float = 0.0
-    """Chance that the response to a Produce is swallowed and the connection cut."""
-    cut_before: float = 0.0
-    """Chance that a Produce is swallowed on its way up and the connection cut: the broker never sees it."""
-    tear_request: float = 0.0
-    """Chance that a Produce is cut in the middle on its way up."""
-    tear_response: float = 0.0
-    """Chance that the response to a Produce is cut in the middle."""
-    delay: float = 0.0
-    """Chance that a Produce or its response waits, up to `delay_ms_max`."""
-    delay_ms_max: int = 20
-    budget: int | None = None
-    """No more cuts after this many, so that a run ends. Delays are free."""
-    spent: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        for name in ("lose_ack", "cut_before", "tear_request", "tear_response", "delay"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is a probability: it is between 0 and 1, not {getattr(self, name)}")
-        self._random = random.Random(self.seed)
-
-    def request(self, frame: Frame) -> Action:
-        return self._draw(frame, swallow=self.cut_before, tear=self.tear_request)
-
-    def response(self, frame: Frame) -> Action:
-        return self._draw(frame, swallow=self.lose_ack, tear=self.tear_response)
-
-    def _draw(self, frame: Frame, *, swallow: float, tear: float) -> Action:
-        if not frame.is_produce:
-            return PASS
-        # Always three draws, so that the sequence does not depend on what the earlier ones led to.
-        what, whether, how_long = self._random.random(), self._random.random(), self._random.random()
-        delay_s = how_long * self.delay_ms_max / 1000 if whether < self.delay else 0.0
-        if self.budget is not None and self.spent >= self.budget:
-            return Action(Fate.PASS, delay_s)
-        if what < swallow + tear:
-            self.spent += 1
-            return Action(Fate.SWALLOW if what < swallow else Fate.TEAR, delay_s)
-        return Action(Fate.PASS, delay_s)
+Rewrite = Callable[[Frame, bytes], bytes]
+"""A response, without the length prefix, as the client is to see it. Raises `MalformedMessage` if it must not."""
 
 
 @dataclass(kw_only=True)
@@ -162,20 +65,26 @@ class Counters:
 
     connections: int = 0
     refused: int = 0
-    """Connections closed at once because the broker was down."""
+    """Connections closed at once because the broker was down, or because of `refuse`."""
     requests: int = 0
     responses: int = 0
     acks_lost: int = 0
     """Responses to a Produce, swallowed or torn: the broker had decided, the client does not know."""
     requests_swallowed: int = 0
     requests_torn: int = 0
+    requests_late: int = 0
+    """Requests whose client was cut off, to be delivered afterwards."""
+    delivered_late: int = 0
+    """Those of them that the broker got."""
+    answered_late: int = 0
+    """Those of them that it answered, to nobody."""
     responses_swallowed: int = 0
     responses_torn: int = 0
     delayed: int = 0
     cut_by_hand: int = 0
     """Connections cut by `cut_all`."""
     malformed: int = 0
-    """Connections cut because a peer sent something that is not a Kafka frame."""
+    """Connections cut because a peer sent something that is not a Kafka frame, or that could not be rewritten."""
 
     @property
     def cuts(self) -> int:
@@ -183,6 +92,7 @@ class Counters:
         return (
             self.requests_swallowed
             + self.requests_torn
+            + self.requests_late
             + self.responses_swallowed
             + self.responses_torn
             + self.cut_by_hand
@@ -197,6 +107,7 @@ class LossyProxy:
         upstream: tuple[str, int] | None = None,
         *,
         plan: Plan | None = None,
+        rewrite: Rewrite | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
@@ -204,7 +115,12 @@ class LossyProxy:
         """Where the broker is; None while it is not known. May change at any time, for new connections."""
         self.plan: Plan = plan or Hooks()
         """May be changed at any time."""
+        self.rewrite = rewrite
         self.counters = Counters()
+        self.is_refusing = False
+        self.flowing = asyncio.Event()
+        """Not set while everything is frozen. For the proxy's thread only."""
+        self.flowing.set()
         self._bind = (host, port)
         self._bound: tuple[str, int] | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -252,6 +168,20 @@ class LossyProxy:
     def cut_all(self) -> int:
         """Cuts every connection there is and says how many those were."""
         return self._call(self._cut_all())
+
+    def refuse(self) -> None:
+        """Cuts every connection and closes new ones at once, until `resume`."""
+        self.is_refusing = True
+        self.cut_all()
+
+    def freeze(self) -> None:
+        """Nothing passes, and nobody is told, until `resume`."""
+        self._loop.call_soon_threadsafe(self.flowing.clear)
+
+    def resume(self) -> None:
+        """Ends `refuse` and `freeze`."""
+        self.is_refusing = False
+        self._loop.call_soon_threadsafe(self.flowing.set)
 
     def _listening(self) -> tuple[str, int]:
         if self._bound is None:
@@ -302,12 +232,16 @@ class LossyProxy:
             del self._links[link]
 
 
-Verdict = tuple[Action, Callable[[Fate], None]]  # what to do with a frame, and how to count that it was done
-Judge = Callable[[bytes], Verdict]
+class _Judged(NamedTuple):
+    """What to do with a frame, and how to count that it was done."""
+
+    action: Action
+    tally: Callable[[Fate], None]
+    shape: Callable[[], bytes]
+    """The frame as it is to be forwarded."""
 
 
-class _MalformedError(Exception):
-    """A frame whose length cannot be."""
+Judge = Callable[[bytes], _Judged]
 
 
 class _Link:
@@ -322,10 +256,14 @@ class _Link:
         self._writers = [writer]
         self._unanswered: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._is_cut = False
+        self._late: int | None = None
+        """The correlation id of the request that is delivered late: the client is gone, the broker's side is not."""
+        self._late_is_answered = asyncio.Event()
 
     async def run(self) -> None:
+        await self._proxy.flowing.wait()
         try:
-            if self._proxy.upstream is None:
+            if self._proxy.upstream is None or self._proxy.is_refusing:
                 raise ConnectionRefusedError
             broker = await asyncio.open_connection(*self._proxy.upstream)
         except OSError:
@@ -350,7 +288,9 @@ class _Link:
             await self._close()
 
     def cut(self) -> bool:
-        """Ends the connection on both sides at once, unsent bytes and all. False if it was cut before."""
+        """Ends the connection on both sides at once, unsent bytes and all. False if there is none any more."""
+        if self._late is not None:
+            return False
         newly, self._is_cut = not self._is_cut, True
         for writer in self._writers:
             writer.transport.abort()
@@ -374,53 +314,92 @@ class _Link:
     ) -> None:
         """Moves frames one way until somebody hangs up or a frame's fate ends the connection."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            while True:
-                try:
-                    frame = await _read_frame(source, size_min)
-                except _MalformedError:
-                    self._proxy.counters.malformed += 1
-                    return
-                action, count = judge(frame)
-                if action.delay_s > 0:
-                    self._proxy.counters.delayed += 1
-                    await asyncio.sleep(action.delay_s)
-                count(action.fate)
-                if action.fate is Fate.SWALLOW:
-                    return
-                if action.fate is Fate.TEAR:
-                    sink.write(frame[: len(frame) // 2])
-                    return
-                sink.write(frame)
-                await sink.drain()
+            try:
+                while await self._forward(await _read_frame(source, size_min), sink, judge):
+                    pass
+            except MalformedMessage:
+                self._proxy.counters.malformed += 1
 
-    def _request(self, data: bytes) -> Verdict:
+    async def _forward(self, frame: bytes, sink: asyncio.StreamWriter, judge: Judge) -> bool:
+        """False if the connection is to end."""
+        await self._proxy.flowing.wait()
+        if self._is_cut:  # while it was frozen
+            return False
+        action, tally, shape = judge(frame)
+        if action.fate is Fate.LATE:
+            tally(action.fate)
+            await self._deliver_late(frame, sink, action.delay_s)
+            return False
+        if action.delay_s > 0:
+            self._proxy.counters.delayed += 1
+            await asyncio.sleep(action.delay_s)
+        tally(action.fate)
+        if action.fate is Fate.SWALLOW:
+            return False
+        if self._late is not None:
+            return True  # an answer, and nobody is there to hear it
+        data = shape()
+        if action.fate is Fate.TEAR:
+            sink.write(data[: len(data) // 2])
+            return False
+        sink.write(data)
+        await sink.drain()
+        return True
+
+    async def _deliver_late(self, frame: bytes, broker: asyncio.StreamWriter, delay_s: float) -> None:
+        (self._late,) = struct.unpack_from(">i", frame, 8)
+        self._client[1].close()
+        await asyncio.sleep(delay_s)
+        await self._proxy.flowing.wait()
+        broker.write(frame)
+        await broker.drain()
+        self._proxy.counters.delivered_late += 1
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._late_is_answered.wait(), LATE_ANSWER_S)
+
+    def _request(self, data: bytes) -> _Judged:
         key, version, correlation_id = struct.unpack_from(">hhi", data, 4)
         self._unanswered[correlation_id] = (key, version)
         if len(self._unanswered) > UNANSWERED_MAX:
             self._unanswered.popitem(last=False)
         counters = self._proxy.counters
 
-        def count(fate: Fate) -> None:
+        def tally(fate: Fate) -> None:
             counters.requests += 1
             counters.requests_swallowed += fate is Fate.SWALLOW
             counters.requests_torn += fate is Fate.TEAR
+            counters.requests_late += fate is Fate.LATE
 
         frame = self._frame(key, version, correlation_id, data)
-        return self._proxy.plan.request(frame), count
+        return _Judged(self._proxy.plan.request(frame), tally, lambda: data)
 
-    def _response(self, data: bytes) -> Verdict:
+    def _response(self, data: bytes) -> _Judged:
         (correlation_id,) = struct.unpack_from(">i", data, 4)
         key, version = self._unanswered.pop(correlation_id, (-1, -1))
         frame = self._frame(key, version, correlation_id, data)
         counters = self._proxy.counters
 
-        def count(fate: Fate) -> None:
+        def tally(fate: Fate) -> None:
             counters.responses += 1
             counters.responses_swallowed += fate is Fate.SWALLOW
             counters.responses_torn += fate is Fate.TEAR
             counters.acks_lost += frame.is_produce and fate is not Fate.PASS
 
-        return self._proxy.plan.response(frame), count
+        if self._late is not None:
+            if correlation_id == self._late:
+                counters.answered_late += 1
+                self._late_is_answered.set()
+            return _Judged(PASS, lambda _fate: None, lambda: data)
+        action = self._proxy.plan.response(frame)
+        if action.fate is Fate.LATE:  # there is no way left on which it could still arrive
+            action = action._replace(fate=Fate.SWALLOW)
+        return _Judged(action, tally, lambda: self._rewritten(frame, data))
+
+    def _rewritten(self, frame: Frame, data: bytes) -> bytes:
+        if self._proxy.rewrite is None:
+            return data
+        response = self._proxy.rewrite(frame, data[4:])
+        return struct.pack(">i", len(response)) + response
 
     def _frame(self, key: int, version: int, correlation_id: int, data: bytes) -> Frame:
         return Frame(
@@ -436,5 +415,5 @@ async def _read_frame(source: asyncio.StreamReader, size_min: int) -> bytes:
     prefix = await source.readexactly(4)
     (size,) = struct.unpack(">i", prefix)
     if not size_min <= size <= FRAME_BYTES_MAX:
-        raise _MalformedError
+        raise MalformedMessage(f"A frame of {size} bytes cannot be.")
     return prefix + await source.readexactly(size)

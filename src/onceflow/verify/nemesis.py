@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -21,7 +21,7 @@ from onceflow.verify.history import Outcome, Recorder
 from onceflow.verify.stage import Target
 from onceflow.verify.workers import Worker, Workers
 
-__all__ = ["DISK", "KINDS", "NETWORK", "PROCESS", "Nemesis", "Planned", "plan"]
+__all__ = ["DISK", "KINDS", "NETWORK", "PROCESS", "UNGUARDED", "Nemesis", "Planned", "plan"]
 
 PROCESS: Final = {
     "kill": "kill -9; whoever is in charge starts it again",
@@ -45,7 +45,15 @@ DISK: Final = {
     "fsync fails": "the next flush to disk fails",
     "slow disk": "every flush takes long",
 }
+UNGUARDED: Final = {
+    "late request of old": "the same with EndTxn and TxnOffsetCommit of clients that speak the older protocol of "
+    "transactions, in which nothing tells one transaction from the next: Kafka's known hole, closed by KIP-890",
+}
+"""Only if asked for by name: it finds what is known, on any broker."""
 KINDS: Final = {**PROCESS, **NETWORK, **DISK}
+
+# From these versions on a producer has a new epoch in each transaction, so that a late request is told from one of now.
+GUARDED_SINCE: Final = {26: 5, 28: 5}
 
 ZOMBIE_ROLES: Final = frozenset({"transactor", "copier", "driver", "pipeline"})
 """Who owns a transactional id, so that there is something to take over."""
@@ -102,7 +110,7 @@ def plan(seed: int, roles: Collection[str], kinds: Collection[str], pace: Pace) 
     """Without end. `roles` are those of processes, by weight (a role may be named several times)."""
     chance = random.Random(f"nemesis/{seed}")
     options = [(kind, role) for kind in PROCESS if kind in kinds for role in roles if _fits(kind, role)]
-    network = [(kind, "network") for kind in NETWORK if kind in kinds]
+    network = [(kind, "network") for kind in (*NETWORK, *UNGUARDED) if kind in kinds]
     disk = [(kind, "disk") for kind in DISK if kind in kinds]
     groups = [(group, weight) for group, weight in ((options, 5), (network, 4), (disk, 1)) if group]
     while groups:
@@ -139,7 +147,14 @@ class Strike(Protocol):
 class Network(Protocol):
     def cut_all(self) -> int: ...
 
-    def strike(self, kind: str, *, api: int, delay_s: float) -> Strike: ...
+    def strike(
+        self,
+        kind: str,
+        *,
+        api: int | Collection[int],
+        delay_s: float,
+        versions_min: Mapping[int, int] | None = None,
+    ) -> Strike: ...
 
     def delay(self, seconds: float) -> None:
         """Every frame waits so long, until `heal`."""
@@ -158,6 +173,9 @@ class Disk(Protocol):
     def fail_syncs(self) -> None: ...
     def slow_down(self) -> None: ...
     def heal(self) -> None: ...
+
+    def hits(self) -> Sequence[str]:
+        """Every write and flush that was spoiled so far, in words."""
 
 
 @dataclass(kw_only=True)
@@ -280,7 +298,7 @@ class Nemesis:
                 is_over=lambda: _has_taken(target),
                 deadline=now + planned.lasting_s + TAKEN_OVER_S,
                 heal=target.wake_zombies,
-                result=lambda: f"{target.process_name} took over" if _has_taken(target) else f"{target.process_name} was started beside it",
+                result=lambda: _successor(target),
                 busy=target.name,
             )
         )
@@ -312,7 +330,7 @@ class Nemesis:
             going = _Going(op=op, words=planned.kind, due=end, deadline=end, heal=network.heal, busy="network")
         else:
             op, now = self._begin(planned, "network", api=planned.api)
-            strike = network.strike(planned.kind, api=APIS[planned.api], delay_s=planned.lasting_s)
+            strike = self._await_frame(planned)
             going = _Going(
                 op=op,
                 words=f"{planned.kind} {planned.api}",
@@ -324,16 +342,31 @@ class Nemesis:
             )
         self._going.append(going)
 
+    def _await_frame(self, planned: Planned) -> Strike:
+        assert self.network is not None
+        api, delay_s = APIS[planned.api], planned.lasting_s
+        if planned.kind in UNGUARDED:
+            return self.network.strike("late request", api=list(GUARDED_SINCE), delay_s=delay_s)
+        guarded = GUARDED_SINCE if planned.kind == "late request" else None
+        return self.network.strike(planned.kind, api=api, delay_s=delay_s, versions_min=guarded)
+
     # The disk
 
     def _strike_disk(self, planned: Planned) -> None:
         if self.disk is None or any(each.busy == "disk" for each in self._going):
             return
         op, now = self._begin(planned, "disk", seconds=round(planned.lasting_s, 3))
-        disk = self.disk
+        disk, before = self.disk, len(self.disk.hits())
         {"disk full": disk.fill, "fsync fails": disk.fail_syncs, "slow disk": disk.slow_down}[planned.kind]()
         due = now + planned.lasting_s
-        self._going.append(_Going(op=op, words=planned.kind, due=due, deadline=due, heal=disk.heal, busy="disk"))
+
+        def result() -> str | None:
+            hits = disk.hits()[before:]
+            return f"{len(hits)} times, first: {hits[0]}" if hits else None
+
+        self._going.append(
+            _Going(op=op, words=planned.kind, due=due, deadline=due, heal=disk.heal, result=result, busy="disk")
+        )
 
 
 def _name(target: Target) -> str:
@@ -344,6 +377,10 @@ def _starter(target: Target) -> Callable[[], None]:
     """Brokers are started again by us; workers by their supervisor, executors by Spark."""
     start = getattr(target, "start", None)
     return (lambda: None) if isinstance(target, Worker) or start is None else start
+
+
+def _successor(worker: Worker) -> str:
+    return f"{worker.process_name} {'took over' if _has_taken(worker) else 'was started beside it'}"
 
 
 def _has_taken(worker: Worker) -> bool:

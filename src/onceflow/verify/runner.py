@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from onceflow.client.admin import Admin
-from onceflow.client.problems import ClientError
 from onceflow.client.settings import ClientSettings
+from onceflow.errors import OnceflowError
 from onceflow.verify import nemesis
 from onceflow.verify.anomalies import check
 from onceflow.verify.brokers import Brokers
@@ -204,7 +204,7 @@ class _Run:
             if time.monotonic() - told > TELL_EVERY_S:
                 told = time.monotonic()
                 self._tell(began)
-                self._problems += stage.workers.problems()
+                self._problems += [*stage.workers.problems(), *self._brokers.problems()]
             time.sleep(LOOK_EVERY_S)
         self._tell(began)
 
@@ -240,19 +240,19 @@ class _Run:
     # Finish
 
     def _finish(self, stage: Stage) -> list[Seen]:
-        self._nemesis.heal()
-        if self._network is not None:
-            self._network.heal()
-        self._brokers.heal()
         final: list[Seen] = []
         try:
+            self._nemesis.heal()
+            if self._network is not None:
+                self._network.heal()
+            self._brokers.heal()
             self._workload.finish(stage, FINISH_S)
             self._await_decisions()
             final = everything_committed(self._direct, self._places, FINISH_S)
             self._await_readers(stage, final)
-        except (NotDrained, ClientError) as problem:
+        except (NotDrained, OnceflowError, TimeoutError) as problem:
             self._problems.append(str(problem))
-        self._problems += stage.workers.problems()
+        self._problems += [*stage.workers.problems(), *self._brokers.problems()]
         stage.workers.finish("reader")
         return final
 

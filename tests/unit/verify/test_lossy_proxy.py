@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from onceflow.errors import MalformedMessage
 from onceflow.verify.lossy_proxy import PASS, Action, Fate, Frame, Hooks, LossyProxy, RandomFaults
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
@@ -36,6 +37,8 @@ class FakeBroker(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", port), _Answer)
         self.received: list[bytes] = []
         self.torn = threading.Event()
+        self.hung_up = 0
+        """Clients that ended their connection."""
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
 
@@ -61,6 +64,7 @@ class _Answer(socketserver.StreamRequestHandler):
                 return
             self.server.received.append(payload[8:])
             self.wfile.write(response(*struct.unpack(">i", payload[4:8]), payload[8:]))
+        self.server.hung_up += 1
 
 
 class Client:
@@ -173,6 +177,133 @@ def test_a_delayed_frame_holds_up_what_follows_it(broker: FakeBroker) -> None:
         assert proxy.counters.delayed == 1
 
 
+def test_a_late_request_reaches_the_broker_after_its_client_was_cut_off(broker: FakeBroker) -> None:
+    plan = Hooks(request=only(PRODUCE, Fate.LATE, delay_s=0.3))
+    with LossyProxy(broker.address, plan=plan) as proxy, Client(proxy) as client:
+        client.send(request(METADATA, 1, b"before"))
+        assert client.receive() == response(1, b"before")
+        client.send(request(PRODUCE, 2, b"old"))
+
+        assert client.receive() == b""
+        with Client(proxy) as again:
+            again.send(request(FETCH, 3, b"new"))
+            assert again.receive() == response(3, b"new")
+        assert broker.received == [b"before", b"new"]
+        until(lambda: proxy.counters.delivered_late == 1)
+        until(lambda: broker.received == [b"before", b"new", b"old"])
+        assert (proxy.counters.requests_late, proxy.counters.cuts) == (1, 1)
+
+
+def test_what_the_broker_answers_to_a_late_request_is_thrown_away_and_its_connection_closed(broker: FakeBroker) -> None:
+    plan = Hooks(request=only(PRODUCE, Fate.LATE))
+    with LossyProxy(broker.address, plan=plan) as proxy, Client(proxy) as client:
+        client.send(request(PRODUCE, 1, b"old"))
+
+        assert client.receive() == b""
+        until(lambda: broker.received == [b"old"] and broker.hung_up == 1)
+        assert (proxy.counters.responses, proxy.counters.answered_late) == (0, 1)
+
+
+def test_cutting_all_connections_does_not_stop_a_late_request(broker: FakeBroker) -> None:
+    plan = Hooks(request=only(PRODUCE, Fate.LATE, delay_s=0.2))
+    with LossyProxy(broker.address, plan=plan) as proxy, Client(proxy) as client:
+        client.send(request(PRODUCE, 1, b"old"))
+        assert client.receive() == b""
+
+        assert proxy.cut_all() == 0
+        until(lambda: broker.received == [b"old"])
+
+
+def test_leaving_ends_a_late_request_that_is_not_delivered_yet(broker: FakeBroker) -> None:
+    plan = Hooks(request=only(PRODUCE, Fate.LATE, delay_s=60))
+    with LossyProxy(broker.address, plan=plan) as proxy, Client(proxy) as client:
+        client.send(request(PRODUCE, 1))
+        assert client.receive() == b""
+    until(lambda: broker.hung_up == 1)
+    assert broker.received == []
+
+
+def test_a_response_cannot_be_late_and_is_lost_instead(broker: FakeBroker) -> None:
+    plan = Hooks(response=only(PRODUCE, Fate.LATE))
+    with LossyProxy(broker.address, plan=plan) as proxy, Client(proxy) as client:
+        client.send(request(PRODUCE, 1))
+        assert client.receive() == b""
+        assert proxy.counters.responses_swallowed == 1
+
+
+def test_while_frozen_nothing_passes_and_nobody_is_told(broker: FakeBroker) -> None:
+    with LossyProxy(broker.address) as proxy, Client(proxy) as client:
+        client.send(request(METADATA, 1))
+        assert client.receive() == response(1)
+        proxy.freeze()
+        with Client(proxy) as newcomer:
+            client.send(request(METADATA, 2, b"held"))
+            newcomer.send(request(METADATA, 3, b"held"))
+            for held in (client, newcomer):
+                held.socket.settimeout(0.1)
+                with pytest.raises(TimeoutError):
+                    held.socket.recv(1)
+                held.socket.settimeout(5)
+            assert broker.received == [b"body"]
+
+            proxy.resume()
+            until(lambda: len(broker.received) == 3)
+            assert newcomer.socket.recv(1000) == response(3, b"held")
+            assert client.socket.recv(1000) == response(2, b"held")
+        assert proxy.counters.cuts == 0
+
+
+def test_a_frozen_request_arrives_although_its_sender_has_given_up(broker: FakeBroker) -> None:
+    with LossyProxy(broker.address) as proxy:
+        with Client(proxy) as client:
+            client.send(request(METADATA, 1))
+            client.receive()
+            proxy.freeze()
+            client.send(request(PRODUCE, 2, b"held"))
+        proxy.resume()
+        until(lambda: broker.received == [b"body", b"held"])
+
+
+def test_refused_connections_are_cut_and_new_ones_closed_until_it_is_over(broker: FakeBroker) -> None:
+    with LossyProxy(broker.address) as proxy:
+        with Client(proxy) as client:
+            client.send(request(METADATA, 1))
+            client.receive()
+            proxy.refuse()
+            assert client.receive() == b""
+        with Client(proxy) as client:
+            assert client.receive() == b""
+        assert (proxy.counters.cut_by_hand, proxy.counters.refused) == (1, 1)
+
+        proxy.resume()
+        with Client(proxy) as client:
+            client.send(request(METADATA, 2))
+            assert client.receive() == response(2)
+
+
+def test_a_rewritten_response_has_its_new_length_and_is_torn_by_that(broker: FakeBroker) -> None:
+    def rewrite(frame: Frame, data: bytes) -> bytes:
+        return data.replace(b"body", b"longer body") if frame.api_key == METADATA else data
+
+    plan = Hooks(response=lambda frame: Action(Fate.TEAR) if frame.correlation_id == 3 else PASS)
+    with LossyProxy(broker.address, plan=plan, rewrite=rewrite) as proxy, Client(proxy) as client:
+        client.send(request(METADATA, 1), request(FETCH, 2), request(METADATA, 3))
+
+        assert [client.receive(), client.receive()] == [response(1, b"longer body"), response(2)]
+        whole = response(3, b"longer body")
+        assert client.receive() == whole[: len(whole) // 2]
+
+
+def test_a_response_that_cannot_be_rewritten_is_not_shown(broker: FakeBroker) -> None:
+    def rewrite(frame: Frame, data: bytes) -> bytes:
+        raise MalformedMessage("nobody can read this")
+
+    with LossyProxy(broker.address, rewrite=rewrite) as proxy, Client(proxy) as client:
+        client.send(request(METADATA, 1))
+        assert client.receive() == b""
+        assert proxy.counters.malformed == 1
+
+
 def test_the_plan_sees_connection_version_and_size(broker: FakeBroker) -> None:
     seen: list[Frame] = []
 
@@ -272,7 +403,7 @@ def test_random_faults_repeat_from_their_seed_and_stay_within_their_budget() -> 
     assert fates(1) == fates(1)
     assert fates(1) != fates(2)
     assert sum(action.fate is not Fate.PASS for action in fates(1)) == 30
-    assert {action.fate for action in fates(1)} == set(Fate)
+    assert {action.fate for action in fates(1)} == {Fate.PASS, Fate.SWALLOW, Fate.TEAR}
 
 
 def test_random_faults_leave_everything_but_produce_alone() -> None:
