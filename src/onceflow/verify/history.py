@@ -18,7 +18,7 @@ The operations (`f`), with what the beginning and the end carry:
                end: written               [[topic, partition, offset, id], ...] as acknowledged; may be missing; of an
                                           unknown write, those that were acknowledged all the same
     commit   transaction, group, offsets  offsets: [[topic, partition, offset], ...] that are part of it; may be empty
-               count                      how many records the transaction has, where the writes are not listed
+               count                      how many records the transaction has, states too, where no writes are listed
     abort    transaction
     read     reader, isolation            one poll of one reader
                end: records               [[topic, partition, offset, RECORD], ...], RECORD as below
