@@ -25,6 +25,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 __all__ = [
     "CACHE",
@@ -156,13 +157,14 @@ def _fetch(folder: Path, artifacts: tuple[tuple[str, str, str], ...], *, alone: 
     # interrupted run left in the shared ~/.m2 would be taken for a jar.
     context = MavenContext(resolver=PythonResolver(), repo_cache=staging / "repository", timeout=60)
     try:
-        wanted = [
-            Dependency(context.project(group, name).at_version(version).artifact(), "compile")
-            for group, name, version in artifacts
-        ]
-        inputs, transitive = context.resolver.resolve(wanted)
-        for dependency in inputs if alone else [*inputs, *transitive]:
-            _check(dependency.artifact.resolve()).rename(jars / dependency.artifact.filename)
+        with _connections_are_kept():
+            wanted = [
+                Dependency(context.project(group, name).at_version(version).artifact(), "compile")
+                for group, name, version in artifacts
+            ]
+            inputs, transitive = context.resolver.resolve(wanted)
+            for dependency in inputs if alone else [*inputs, *transitive]:
+                _check(dependency.artifact.resolve()).rename(jars / dependency.artifact.filename)
     except (OSError, RuntimeError) as error:
         raise JarsMissing(
             f"Could not fetch {what} ({error}); nothing was kept, "
@@ -170,6 +172,17 @@ def _fetch(folder: Path, artifacts: tuple[tuple[str, str, str], ...], *, alone: 
         ) from error
     jars.rename(folder)
     shutil.rmtree(staging)
+
+
+@contextmanager
+def _connections_are_kept() -> Iterator[None]:
+    """jgo asks 600 times, each time with `requests.request`: a new connection, and all certificates read anew."""
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    with requests.Session() as session, mock.patch("requests.request", session.request):
+        session.mount("https://", HTTPAdapter(max_retries=3))  # a connection that is kept may be closed meanwhile
+        yield
 
 
 def _check(jar: Path) -> Path:

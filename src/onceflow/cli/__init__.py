@@ -33,6 +33,7 @@ COMMANDS = {
     "consume": ("onceflow.cli.consume", "print the messages of a topic"),
     "groups": ("onceflow.cli.groups", "consumer groups: members, lag, offsets"),
     "txns": ("onceflow.cli.txns", "list, describe and abort transactions"),
+    "verify": ("onceflow.cli.verify", "prove exactly-once under faults"),
     "log": ("onceflow.cli.log_dump", "look into a broker's files"),
 }
 
@@ -46,6 +47,7 @@ examples:
   onceflow topics describe orders --json | jq .
   onceflow groups describe billing                   who reads what, and how far behind
   onceflow txns list --state open                    transactions that are going on
+  onceflow verify producers --faults 50              break everything, and see that nothing was lost or doubled
 
 `onceflow COMMAND --help` explains each command. The client commands work with any Kafka broker: give its
 address with --bootstrap, or once and for all in the environment variable ONCEFLOW_BOOTSTRAP.

@@ -1,0 +1,161 @@
+"""A real browser for the pages we write: Chromium without a window, spoken to in its DevTools protocol over a pipe.
+
+It is looked for on the PATH and in CHROME; nothing is downloaded. `found()` says which one it is, or None.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import itertools
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+FLAGS: Final = (
+    "--headless=new",
+    "--remote-debugging-pipe",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--no-first-run",
+    "--hide-scrollbars",
+)
+
+
+def found() -> str | None:
+    return os.environ.get("CHROME") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Page:
+    """One page in one browser. What its scripts complain about is in `complaints`."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        """`folder` is for the browser's own files."""
+        commands, self._commands = os.pipe()
+        self._answers, answers = os.pipe()
+        # The browser expects them as 3 and 4; away from there first, or one would overwrite the other.
+        high = [fcntl.fcntl(each, fcntl.F_DUPFD, 50) for each in (commands, answers)]
+
+        def place() -> None:
+            os.dup2(high[0], 3)
+            os.dup2(high[1], 4)
+
+        sandbox = ["--no-sandbox"] if os.getuid() == 0 else []  # which does not work for root
+        self._process = subprocess.Popen(
+            [program, *FLAGS, *sandbox, f"--user-data-dir={folder}", "about:blank"],
+            pass_fds=(3, 4),
+            preexec_fn=place,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for each in (commands, answers, *high):
+            os.close(each)
+        self._numbers = itertools.count(1)
+        self._unread = b""
+        self._events: list[dict[str, Any]] = []
+        self._session: str | None = None
+        target = self._ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self._ask(f"{domain}.enable")
+
+    def __enter__(self) -> Page:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._commands)
+        os.close(self._answers)
+
+    @property
+    def complaints(self) -> list[str]:
+        """Errors of scripts, and what the page's own policy or the network refused."""
+        found = []
+        for event in self._events:
+            if event["method"] == "Runtime.exceptionThrown":
+                found.append(str(event["params"]["exceptionDetails"]))
+            elif event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
+                found.append(event["params"]["entry"]["text"])
+        return found
+
+    def open(self, path: Path) -> None:
+        self._ask("Page.navigate", url=path.resolve().as_uri())
+        while not any(each["method"] == "Page.loadEventFired" for each in self._events):
+            self._next()
+        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def look(self, *, width: int = 1280, height: int = 900, scale: float = 1, is_dark: bool = False) -> None:
+        """The size of the window and the preferred colours."""
+        self._ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=width < 600,
+        )
+        scheme = "dark" if is_dark else "light"
+        self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def run(self, script: str) -> Any:
+        """The value of an expression, awaited if it is a promise."""
+        answer = self._ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def press(self, key: str) -> None:
+        text = {"text": key} if len(key) == 1 else {}
+        self._ask("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        self._ask("Input.dispatchKeyEvent", type="keyUp", key=key)
+        self._settle()
+
+    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        """`kind`: mouseMoved, mousePressed, mouseReleased, mouseWheel."""
+        self._ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
+        self._settle()
+
+    def click(self, x: float, y: float) -> None:
+        for kind in ("mousePressed", "mouseReleased"):
+            self.mouse(kind, x, y, button="left", clickCount=1)
+
+    def picture(self, path: Path, *, whole: bool = False) -> None:
+        answer = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(answer["data"]))
+
+    def _settle(self) -> None:
+        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def _ask(self, method: str, **parameters: Any) -> Any:
+        number = next(self._numbers)
+        request: dict[str, Any] = {"id": number, "method": method, "params": parameters}
+        if self._session:
+            request["sessionId"] = self._session
+        data = json.dumps(request).encode() + b"\0"
+        while data:
+            data = data[os.write(self._commands, data) :]
+        while True:
+            message = self._next()
+            if message.get("id") == number:
+                assert "error" not in message, message
+                return message["result"]
+
+    def _next(self) -> dict[str, Any]:
+        """The next message; events are kept, too."""
+        while b"\0" not in self._unread:
+            more = os.read(self._answers, 1 << 20)
+            assert more, "the browser ended"
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\0")
+        message: dict[str, Any] = json.loads(line)
+        if "method" in message:
+            self._events.append(message)
+        return message
