@@ -1,5 +1,5 @@
-"""Runs are verified on our broker, with faults in it, and on Apache Kafka, which other tests use at the same time: there only
-clients and the network are struck. `make verify` strikes Apache Kafka, too.
+"""Runs are verified on our broker, with faults in it, and on Apache Kafka, which other tests use at the same time:
+there only clients and the network are struck. `make verify` strikes Apache Kafka, too.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     make verify                                        all of it (about two hours on two cores)
     python -m tests.verify.long_run --brokers three --workload copy --faults 50 --seed 7
 
-Each run writes its report to the folder REPORTS; the table at the end says what was found. The exit code is 0 only if nothing
-was.
+Each run writes its report to a folder of its own; the table at the end says what was found. The exit code is 0 only if
+nothing was.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from onceflow.verify import report, simulation
-from onceflow.verify.brokers import Brokers, EmbeddedBrokers
-from onceflow.verify.display import TerminalDisplay
+from onceflow.verify.brokers import SOON, Brokers, EmbeddedBrokers
+from onceflow.verify.display import display_for
 from onceflow.verify.runner import RunSettings, run
 from onceflow.verify.verdict import Verdict
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.kafka_cluster import ThreeBrokers
 from tests.support.verified_kafka import KafkaBrokers, KafkaClusterBrokers
 
 REPORTS = Path("onceflow-verify")
@@ -53,10 +56,12 @@ PARTS = (
 )
 
 
-def brokers_for(name: str, folder: Path) -> Brokers:
+def brokers_for(name: str, folder: Path, stack: ExitStack) -> Brokers:
     if name == "onceflow":
         return EmbeddedBrokers(folder / "broker")
-    return KafkaBrokers() if name == "kafka" else KafkaClusterBrokers()
+    if name == "kafka":
+        return KafkaBrokers(stack.enter_context(ApacheKafka(SOON)))
+    return KafkaClusterBrokers(stack.enter_context(ThreeBrokers(dict(SOON))))
 
 
 def pieces(part: Part) -> Iterator[int]:
@@ -70,12 +75,12 @@ def one_run(part: Part, faults: int, seed: int, console: Console) -> Verdict:
     folder = REPORTS / f"{part.brokers}-{part.workload}-{seed}"
     folder.mkdir(parents=True)
     console.print(f"\n[bold]{part.brokers} / {part.workload}[/bold], {faults} faults, seed {seed}")
-    settings = RunSettings(
-        workload=part.workload, seed=seed, faults=faults, folder=folder, brokers=brokers_for(part.brokers, folder)
-    )
-    with TerminalDisplay(console) as display:
+    with ExitStack() as stack:
+        brokers = brokers_for(part.brokers, folder, stack)
+        settings = RunSettings(workload=part.workload, seed=seed, faults=faults, folder=folder, brokers=brokers)
+        display = stack.enter_context(display_for(is_silent=False, title=f"{part.brokers} / {part.workload}"))
         verdict, history = run(settings, display)
-    page = report.write(folder, verdict, history)
+        page = report.write(folder, verdict, history)
     colour, word = ("green", "clean") if verdict.is_clean else ("red", "NOT CLEAN")
     console.print(f"[{colour}]{word}[/{colour}] after {verdict.seconds:.0f} s: {page}")
     return verdict

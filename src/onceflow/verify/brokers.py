@@ -34,6 +34,7 @@ from onceflow.verify.faulty_files import FaultyDisk
 from onceflow.verify.stage import Target
 
 __all__ = [
+    "SOON",
     "BrokerNode",
     "Brokers",
     "ControlFailed",
@@ -55,6 +56,12 @@ ASK_S: Final = 5.0
 PORTS: Final = range(20_000, 32_000)
 """Below those that the kernel gives to outgoing connections: a broker that was away must find its port free."""
 START_ATTEMPTS: Final = 5
+SOON: Final = {
+    "group.consumer.session.timeout.ms": 6000,
+    "group.consumer.heartbeat.interval.ms": 1000,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
+}
+"""How soon our broker misses those who died. By default a member of a group has 45 s, in which nothing would happen."""
 
 
 class BrokerNode(Target, Protocol):
@@ -255,7 +262,8 @@ class EmbeddedBrokers:
         *,
         durability: Literal["fsync", "os"] = "fsync",
     ) -> None:
-        self._broker = _FaultyBroker(folder / "data", port=_free_port(), durability=durability, settings=settings)
+        all_settings = {**SOON, **(settings or {})}
+        self._broker = _FaultyBroker(folder / "data", port=_free_port(), durability=durability, settings=all_settings)
         self._broker.faults_dir = folder / "faults"
         self.disk: _EmbeddedDisk = _EmbeddedDisk(self._broker.faults_dir)
         self._node = self.disk.node = EmbeddedNode(self._broker, self.disk)

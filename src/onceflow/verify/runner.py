@@ -13,6 +13,8 @@ and yet nobody can read past it.
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
 import time
 import uuid
@@ -25,7 +27,7 @@ from typing import Final, Protocol
 
 from onceflow.client.admin import Admin
 from onceflow.client.settings import ClientSettings
-from onceflow.errors import OnceflowError
+from onceflow.errors import ConfigError, OnceflowError
 from onceflow.verify import nemesis
 from onceflow.verify.anomalies import check
 from onceflow.verify.brokers import Brokers
@@ -47,6 +49,8 @@ WARM_UP_S: Final = 90.0
 FINISH_S: Final = 120.0
 DECIDED_S: Final = 60.0
 CATCH_UP_S: Final = 20.0
+RECORD: Final = b",{"
+"""What every record in the history of a reader begins with."""
 
 class Display(Protocol):
     """Who is told what goes on."""
@@ -216,9 +220,12 @@ class _Run:
         if disk is None:
             kinds -= nemesis.DISK.keys()
         roles = [*self._workload.strikes, "reader", *(("broker",) * 2 if "kill" in self._brokers.faults else ())]
+        planned = nemesis.plan(self._settings.seed, roles, kinds, self._settings.pace)
+        if (first := next(planned, None)) is None:
+            raise ConfigError("none of the faults that were asked for can be made here")
         return Nemesis(
             recorder=Recorder(self._histories / "nemesis.jsonl", "nemesis", self._zero),
-            planned=nemesis.plan(self._settings.seed, roles, kinds, self._settings.pace),
+            planned=itertools.chain([first], planned),
             workers=stage.workers,
             brokers=self._brokers.nodes,
             others=self._workload.targets,
@@ -302,22 +309,33 @@ class _Run:
 class _Tally:
     """How far it has come, for people who wait: counted from what the histories have grown by."""
 
-    MARKS: Final = {"commits": b'"f":"commit"', "ok": b'"end":"ok"', "unknown": b'"end":"unknown"'}
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[Path, int] = {}
+        self._commits: set[str] = set()
         self._counts: Counter[str] = Counter()
 
     def counts(self) -> Mapping[str, int]:
+        """Commits by their outcome, and records read."""
         for path in self._folder.glob("*.jsonl"):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
                 new = file.read()
             whole = new[: new.rfind(b"\n") + 1]
             self._read[path] = self._read.get(path, 0) + len(whole)
-            self._counts.update({name: whole.count(mark) for name, mark in self.MARKS.items()})
+            if path.name.startswith("reader-"):
+                self._counts["records read"] += whole.count(RECORD)
+            else:
+                self._count_commits(whole)
         return dict(self._counts)
+
+    def _count_commits(self, lines: bytes) -> None:
+        for line in lines.splitlines():
+            if b'"f":"commit"' in line:
+                self._commits.add(json.loads(line)["op"])
+            elif b'"end":' in line and (event := json.loads(line))["op"] in self._commits:
+                self._commits.discard(event["op"])
+                self._counts[f"commit {event['end']}"] += 1
 
 
 def _counts(history: History) -> dict[str, int]:

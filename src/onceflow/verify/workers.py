@@ -10,6 +10,10 @@ of its own, so that a kill reaches its children too: a Spark driver has a JVM, a
 A `zombie` is a life that was replaced while it was stopped: its successor is started beside it under the same name of
 the place, takes over what belongs to it, and then the old life is woken up again. It must find out by itself that it
 is over.
+
+The supervisor, the nemesis and the end of a run come from different threads. One lock per worker makes each of their
+steps whole: a place never has two lives at once that are not a zombie and its successor, and none is begun after
+`finish`.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ class Worker:
         self._module = module
         self._settings = dict(settings)
         self._folder = folder
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._zombies: list[subprocess.Popen[bytes]] = []
         self._began = 0.0
@@ -56,11 +61,13 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        process = self._process
+        return None if process is None else process.pid
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None and not self.is_paused
+        process = self._process
+        return process is not None and process.poll() is None and not self.is_paused
 
     @property
     def log_path(self) -> Path:
@@ -73,23 +80,26 @@ class Worker:
         return self._folder / "history" / f"{self.process_name}.jsonl"
 
     def start(self) -> None:
-        self.life += 1
-        self.is_paused = self._expected_to_end = False
-        self._began = time.monotonic()
-        settings = {**self._settings, "process": self.process_name, "worker": self.name, "life": self.life}
-        settings["history"] = str(self.history_path)
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.history_path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.log_path, "ab") as log:
-            log.write(f"--- {self.process_name}\n".encode())
-            log.flush()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module, json.dumps(settings)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        with self._lock:
+            self.life += 1
+            self.is_paused = self._expected_to_end = False
+            self._began = time.monotonic()
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            self.history_path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.log_path, "ab") as log:
+                log.write(f"--- {self.process_name}\n".encode())
+                log.flush()
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", self._module, json.dumps(self._settings_of_this_life())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+
+    def _settings_of_this_life(self) -> dict[str, Any]:
+        life = {"process": self.process_name, "worker": self.name, "life": self.life}
+        return {**self._settings, **life, "history": str(self.history_path), "parent": os.getpid()}
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL, last=True)
@@ -98,58 +108,81 @@ class Worker:
         self._signal(signal.SIGTERM, last=True)
 
     def pause(self) -> None:
-        self.is_paused = True
-        self._signal(signal.SIGSTOP)
+        with self._lock:
+            self.is_paused = True
+            self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-        self.is_paused = False
+        with self._lock:
+            self._signal(signal.SIGCONT)
+            self.is_paused = False
 
     def replace(self) -> None:
         """The present life, paused before, becomes a zombie: a successor is started while it sleeps."""
-        if self._process is not None:
-            self._zombies.append(self._process)
-        self.start()
+        with self._lock:
+            if self.is_finishing:
+                return
+            if self._process is not None:
+                self._zombies.append(self._process)
+            self.start()
 
     def wake_zombies(self) -> None:
-        for zombie in self._zombies:
-            _signal(zombie, signal.SIGCONT)
+        with self._lock:
+            for zombie in self._zombies:
+                _signal(zombie, signal.SIGCONT)
 
     def supervise(self) -> None:
         """Bury what has ended, and start it again unless its work is over."""
-        self._zombies = [each for each in self._zombies if each.poll() is None]
-        if self._process is None or (code := self._process.poll()) is None:
-            return
-        if code != 0 and not self._expected_to_end:
-            soon = time.monotonic() - self._began < SOON_S
-            self.failures = self.failures + 1 if soon else 1
-        if self.is_finishing or self.failures > FAILURES_MAX:
-            return
-        self.start()
+        with self._lock:
+            if self.is_finishing:
+                return
+            self._zombies = [each for each in self._zombies if each.poll() is None]
+            if self._process is None or (code := self._process.poll()) is None:
+                return
+            if code != 0 and not self._expected_to_end:
+                soon = time.monotonic() - self._began < SOON_S
+                self.failures = self.failures + 1 if soon else 1
+            _signal(self._process, signal.SIGKILL)  # what it left behind in its session
+            self._process = None
+            if self.failures <= FAILURES_MAX:
+                self.start()
 
     def finish(self, timeout_s: float = STOP_S) -> bool:
-        """End for good: SIGTERM, and False if it had to be killed after all."""
-        self.is_finishing = True
-        if self.is_paused:
-            self.resume()
-        in_time = True
-        for process in filter(None, (*self._zombies, self._process)):
-            for number in (signal.SIGCONT, signal.SIGTERM):
-                _signal(process, number, group=number is signal.SIGCONT)
-            try:
-                process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                in_time = False
-            _signal(process, signal.SIGKILL)  # what it left behind in its session
-            process.wait()
-        return in_time
+        """End for good: SIGTERM, and False if it had to be killed after all.
+
+        A zombie that has to be killed counts for nothing: nobody waits for what it does.
+        """
+        with self._lock:
+            self.is_finishing = True
+            self.is_paused = False
+            present, zombies = self._process, self._zombies
+        processes = [*zombies] if present is None else [present, *zombies]
+        for process in processes:
+            _signal(process, signal.SIGCONT)
+            _signal(process, signal.SIGTERM, group=False)
+        deadline = time.monotonic() + timeout_s
+        in_time = {process.pid: _ends_before(deadline, process) for process in processes}
+        return present is None or in_time[present.pid]
 
     def _signal(self, number: signal.Signals, *, last: bool = False) -> None:
-        if self._process is None:
-            return
-        self._expected_to_end |= last
-        # A clean end is asked of the process itself, which knows how to end its children; all else is for all of them.
-        _signal(self._process, number, group=number is not signal.SIGTERM)
+        with self._lock:
+            if self._process is None:
+                return
+            self._expected_to_end |= last
+            # A clean end is asked of the process itself, which knows how to end its children; all else is for all.
+            _signal(self._process, number, group=number is not signal.SIGTERM)
+
+
+def _ends_before(deadline: float, process: subprocess.Popen[bytes]) -> bool:
+    """Whoever has not ended by then is killed."""
+    in_time = True
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        in_time = False
+    _signal(process, signal.SIGKILL)  # what it left behind in its session
+    process.wait()
+    return in_time
 
 
 class Workers:
@@ -181,7 +214,7 @@ class Workers:
         return worker
 
     def of(self, *roles: str) -> list[Worker]:
-        return [each for each in self._workers.values() if not roles or each.role in roles]
+        return [each for each in list(self._workers.values()) if not roles or each.role in roles]
 
     def finish(self, *roles: str, timeout_s: float = STOP_S) -> list[str]:
         """Ends all workers of these roles, all at the same time; returns those that had to be killed."""

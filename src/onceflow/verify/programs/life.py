@@ -19,11 +19,15 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from confluent_kafka import libversion
 
 from onceflow.verify.history import Recorder
 
 __all__ = ["Life"]
+
+RECOVERY_STRATEGY_SINCE: Final = 0x020B0000  # 2.11
 
 
 class Life:
@@ -42,7 +46,9 @@ class Life:
     def begin(cls) -> Life:
         life = cls(json.loads(sys.argv[1]))
         signal.signal(signal.SIGTERM, lambda *_: life._over.set())
-        threading.Thread(target=life._watch_parent, args=(os.getppid(),), daemon=True).start()
+        # The parent says its number itself: it may be gone by now, and then ours is another.
+        parent = life.settings.get("parent", os.getppid())
+        threading.Thread(target=life._watch_parent, args=(parent,), daemon=True).start()
         return life
 
     def _watch_parent(self, parent: int) -> None:
@@ -68,4 +74,11 @@ class Life:
         (`error_cb`)."""
         own = {name if name.endswith("_cb") else name.replace("_", "."): value for name, value in settings.items()}
         quiet = {"log_level": 0, "error_cb": lambda _: None}  # without it a fatal error is raised out of callbacks
-        return {"bootstrap.servers": self.bootstrap, **quiet, **self.settings["client_config"], **own}
+        return {"bootstrap.servers": self.bootstrap, **quiet, **_patient(), **self.settings["client_config"], **own}
+
+
+def _patient() -> dict[str, Any]:
+    """Without it a client whose only broker is away for a moment forgets the broker, and a transaction that waited for
+    it waits for ever (librdkafka's issues 5511 and 5456).
+    """
+    return {"metadata.recovery.strategy": "none"} if libversion()[1] >= RECOVERY_STRATEGY_SINCE else {}

@@ -143,7 +143,7 @@ def main() -> int:
     life = Life.begin()
     try:
         _Transactor(life).run()
-    except KafkaException as problem:
+    except (KafkaException, SystemError) as problem:  # the latter where a fatal error comes out of a callback
         print(problem, file=sys.stderr)
         return 1  # fenced, most likely: the next life takes over
     return 0

@@ -95,7 +95,7 @@ class Pipeline:
         stage.workers.finish("pipeline", timeout_s=STOP_S)
 
     def _await_output(self, stage: Stage, timeout_s: float) -> None:
-        """Until everything is there, or nothing has come for long: what is missing then is what the verdict is about."""
+        """Until everything is there, or nothing has come for long: what is missing then is for the verdict."""
         wanted = self._ids(stage, "input", timeout_s)
         last, since = -1, time.monotonic()
         while time.monotonic() - since < STILL_S:
