@@ -69,4 +69,4 @@ bench-spark: setup  ## Spark jobs, ours beside Spark's own Kafka source and sink
 	$(BIN)/python -m benchmarks.spark --side-by-side --triggers
 
 clean:  ## remove what the targets above made
-	rm -rf $(VENV) .cache build dist
+	rm -rf $(VENV) .cache build dist onceflow-verify

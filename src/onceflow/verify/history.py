@@ -229,10 +229,10 @@ class Recorder:
         self._numbers = itertools.count(1)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def begin(self, f: str, **asked: Any) -> str:
-        """Before it is asked for. Returns the operation's id, for `end`."""
+    def begin(self, f: str, *, since: float | None = None, **asked: Any) -> str:
+        """Before it is asked for, or `since` then. Returns the operation's id, for `end`."""
         op = f"{self.process}:{next(self._numbers)}"
-        self._write({"op": op, "at": self.now(), "f": f, **asked})
+        self._write({"op": op, "at": self.now() if since is None else since, "f": f, **asked})
         return op
 
     def end(self, op: str, outcome: Outcome, **told: Any) -> None:

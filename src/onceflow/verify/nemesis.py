@@ -317,7 +317,8 @@ class Nemesis:
         if planned.kind == "cut":
             op, now = self._begin(planned, "network")
             cut = network.cut_all()
-            going = _Going(op=op, words="cut", due=now, deadline=now, result=lambda: f"{cut} connections")
+            hit = f"{cut} connections" if cut else None
+            going = _Going(op=op, words="cut", due=now, deadline=now, result=lambda: hit)
         elif planned.kind in ("partition", "refusal", "delay"):
             if any(each.busy == "network" for each in self._going):
                 return

@@ -40,7 +40,7 @@ from onceflow.verify.verdict import Verdict
 from onceflow.verify.workers import Workers
 from onceflow.verify.workloads import workload_named
 
-__all__ = ["Display", "RunSettings", "Silent", "run"]
+__all__ = ["Display", "RunSettings", "Silent", "counts", "run"]
 
 READERS: Final = 2
 LOOK_EVERY_S: Final = 0.02
@@ -301,7 +301,7 @@ class _Run:
             anomalies=check(history),
             problems=list(dict.fromkeys([*self._problems, *reads])),
             faults=[each for each in history.of("fault") if each.is_ok],
-            counts=_counts(history),
+            counts=counts(history),
         )
         return verdict, history
 
@@ -338,7 +338,7 @@ class _Tally:
                 self._counts[f"commit {event['end']}"] += 1
 
 
-def _counts(history: History) -> dict[str, int]:
+def counts(history: History) -> dict[str, int]:
     found = Counter(f"{each.f} {each.outcome}" for each in history.operations if each.f != "fault")
     found["records committed"] = len(history.final)
     found["records read"] = sum(len(each.told.get("records", ())) for each in history.reads)
