@@ -2,8 +2,9 @@
 
 It keeps apart what a process sees (the page cache) and what is certain (the platter). Every write, cut and change of a
 name waits between the two until `File.sync` or `sync_directory` makes it certain. `crash` ends the machine: of what
-waits, each thing survives or not, as a seeded random generator decides, and a write also in part or as zeros, which is
-what disks and kernels do. `kill` ends only the process: everything is still seen; what was not certain still is not.
+waits, each thing survives or not, as a seeded random generator decides, and a write also in part, or with zeros in
+place of its end or of all of it, which is what disks and kernels do. `kill` ends only the process: everything is still
+seen; what was not certain still is not.
 
 Where a real disk has a choice, this one takes the worse: a failed append leaves its bytes behind, a failed sync drops
 the pages for good, and no order holds between two things that were not synced. Three liberties, the other way: a folder
@@ -66,11 +67,14 @@ class _Inode:
     def crashed(self, chance: random.Random) -> _Inode:
         data = bytearray(self.certain)
         for at, written in self.waiting:
-            fate = chance.choice(("whole", "part", "zeros", "lost"))
+            fate = chance.choice(("whole", "part", "torn", "zeros", "lost"))
             if fate == "lost":
                 continue
             if written is not None and fate == "part":
                 written = written[: chance.randrange(len(written) + 1)]
+            elif written is not None and fate == "torn":  # the size got to disk, and not all of the pages
+                kept = chance.randrange(len(written) + 1)
+                written = written[:kept] + bytes(len(written) - kept)
             elif written is not None and fate == "zeros":
                 written = bytes(len(written))
             _apply(data, at, written)
@@ -222,7 +226,9 @@ class MemoryFileSystem:
                     self._make_certain([change for change in self._changes if folder in (change.gone, change.new)])
 
     def list(self, path: Path) -> list[str]:
-        return sorted(name.name for name in self._names if name.parent == path)
+        folder = f"{path}/"  # as text: simulated runs spend their time here
+        names = [str(name)[len(folder) :] for name in self._names if str(name).startswith(folder)]
+        return sorted(name for name in names if "/" not in name)
 
     def exists(self, path: Path) -> bool:
         return path in self._names

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from onceflow.verify.history import Outcome, Recorder
-from onceflow.verify.stage import Target
+from onceflow.verify.stage import Pace, Target
 from onceflow.verify.workers import Worker, Workers
 
-__all__ = ["DISK", "KINDS", "NETWORK", "PROCESS", "UNGUARDED", "Nemesis", "Planned", "plan"]
+__all__ = ["DISK", "KINDS", "NETWORK", "PROCESS", "UNGUARDED", "Nemesis", "Pace", "Planned", "plan"]
 
 PROCESS: Final = {
     "kill": "kill -9; whoever is in charge starts it again",
@@ -75,8 +75,6 @@ APIS: Final = {
 API_WEIGHTS: Final = (4, 1, 1, 1, 1, 2, 2, 2, 6, 3)
 FRAME_WAIT_S: Final = 6.0
 """How long a fault waits for a request of its kind."""
-TAKEN_OVER_S: Final = 20.0
-"""How long a successor has to take over; whether a pipeline of somebody else's has, nobody can tell."""
 DELAY_SHARE: Final = 10
 """While frames are delayed, each waits for this part of the fault's time."""
 TOGETHER_MAX: Final = 3
@@ -94,16 +92,6 @@ class Planned:
     lasting_s: float
     api: str
     """The request that a fault of the network waits for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """How quickly faults follow each other, and how long they last."""
-
-    gap_s: tuple[float, float] = (0.2, 1.6)
-    pause_s: tuple[float, float] = (0.2, 3.0)
-    down_s: tuple[float, float] = (0.0, 1.0)
-    """How long a broker stays away."""
 
 
 def plan(seed: int, roles: Collection[str], kinds: Collection[str], pace: Pace) -> Iterator[Planned]:
@@ -205,6 +193,7 @@ class Nemesis:
     network: Network | None
     disk: Disk | None
     tell: Callable[[str], None]
+    taken_over_s: float = Pace.taken_over_s
     struck: int = 0
     _going: list[_Going] = field(default_factory=list)
     _next: Planned | None = None
@@ -296,7 +285,7 @@ class Nemesis:
                 words=f"zombie {old}",
                 due=now + planned.lasting_s,
                 is_over=lambda: _has_taken(target),
-                deadline=now + planned.lasting_s + TAKEN_OVER_S,
+                deadline=now + planned.lasting_s + self.taken_over_s,
                 heal=target.wake_zombies,
                 result=lambda: _successor(target),
                 busy=target.name,

@@ -32,10 +32,10 @@ from onceflow.verify import nemesis
 from onceflow.verify.anomalies import check
 from onceflow.verify.brokers import Brokers
 from onceflow.verify.history import History, Recorder, Seen, load_operations
-from onceflow.verify.nemesis import Nemesis, Pace
+from onceflow.verify.nemesis import Nemesis
 from onceflow.verify.network import Network, why_not
 from onceflow.verify.observers import OffsetWatcher, everything_committed, open_partitions, places_of
-from onceflow.verify.stage import NotDrained, Stage, Workload
+from onceflow.verify.stage import NotDrained, Pace, Stage, Workload
 from onceflow.verify.verdict import Verdict
 from onceflow.verify.workers import Workers
 from onceflow.verify.workloads import workload_named
@@ -92,7 +92,8 @@ class RunSettings:
     scale: float = 1.0
     kinds: frozenset[str] | None = None
     """Only these kinds of faults (`nemesis.KINDS`)."""
-    pace: Pace = field(default_factory=Pace)
+    pace: Pace | None = None
+    """None: as the workload bears it."""
     options: Mapping[str, str] = field(default_factory=dict)
     """What this workload in particular is told."""
     replication_factor: int = -1
@@ -220,7 +221,8 @@ class _Run:
         if disk is None:
             kinds -= nemesis.DISK.keys()
         roles = [*self._workload.strikes, "reader", *(("broker",) * 2 if "kill" in self._brokers.faults else ())]
-        planned = nemesis.plan(self._settings.seed, roles, kinds, self._settings.pace)
+        pace = self._settings.pace or self._workload.pace
+        planned = nemesis.plan(self._settings.seed, roles, kinds, pace)
         if (first := next(planned, None)) is None:
             raise ConfigError("none of the faults that were asked for can be made here")
         return Nemesis(
@@ -232,6 +234,7 @@ class _Run:
             network=self._network,
             disk=disk,
             tell=self._display.fault,
+            taken_over_s=pace.taken_over_s,
         )
 
     def _tell(self, began: float) -> None:

@@ -13,7 +13,7 @@ from onceflow.verify.history import Derivation
 if TYPE_CHECKING:
     from onceflow.verify.workers import Workers
 
-__all__ = ["NotDrained", "Stage", "Target", "Workload"]
+__all__ = ["NotDrained", "Pace", "Stage", "Target", "Workload"]
 
 
 class NotDrained(Exception):
@@ -44,6 +44,18 @@ class Target(Protocol):
 
     def stop(self) -> None:
         """SIGTERM: it may finish what it is doing. Whoever is in charge of it starts it again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How quickly faults follow each other, and how long they last."""
+
+    gap_s: tuple[float, float] = (0.2, 1.6)
+    pause_s: tuple[float, float] = (0.2, 3.0)
+    down_s: tuple[float, float] = (0.0, 1.0)
+    """How long a broker stays away."""
+    taken_over_s: float = 20.0
+    """How long a zombie's successor has to take over; whether a pipeline of somebody else's has, nobody can tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +90,8 @@ class Workload(Protocol):
     name: str
     strikes: Sequence[str]
     """Roles of processes that the nemesis strikes, the more often the more often they are named."""
+    pace: Pace
+    """A fault that strikes before anything was done proves nothing: who starts slowly is struck seldom."""
 
     def topics(self, stage: Stage) -> Mapping[str, int]:
         """With their numbers of partitions; full names (`stage.named`). They are created before `start`."""

@@ -19,7 +19,7 @@ from onceflow.client.problems import ClientError
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 from onceflow.verify.history import Derivation, Place
-from onceflow.verify.stage import NotDrained, Stage, Target
+from onceflow.verify.stage import NotDrained, Pace, Stage, Target
 
 __all__ = ["MEMBERSHIPS", "Copy", "Membership"]
 
@@ -54,6 +54,7 @@ MEMBERSHIPS: Final = {
 class Copy:
     name = "copy"
     strikes = ("producer", "copier", "copier", "copier")
+    pace = Pace()
 
     def topics(self, stage: Stage) -> Mapping[str, int]:
         return {stage.named(name): PARTITIONS for name in ("input", "output", "state")}

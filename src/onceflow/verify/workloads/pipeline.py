@@ -24,7 +24,7 @@ from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 from onceflow.verify.history import Derivation
 from onceflow.verify.observers import everything_committed, places_of
-from onceflow.verify.stage import NotDrained, Stage, Target
+from onceflow.verify.stage import NotDrained, Pace, Stage, Target
 
 __all__ = ["Pipeline"]
 
@@ -40,6 +40,7 @@ STOP_S: Final = 30.0
 class Pipeline:
     name = "pipeline"
     strikes = ("producer", "pipeline", "pipeline", "pipeline")
+    pace = Pace()
 
     def topics(self, stage: Stage) -> Mapping[str, int]:
         return {stage.named("input"): PARTITIONS, stage.named("output"): PARTITIONS}

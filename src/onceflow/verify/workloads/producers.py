@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from onceflow.verify.history import Derivation
-from onceflow.verify.stage import NotDrained, Stage, Target
+from onceflow.verify.stage import NotDrained, Pace, Stage, Target
 
 __all__ = ["Producers"]
 
@@ -23,6 +23,7 @@ TRANSACTION_TIMEOUT_MS = 8000
 class Producers:
     name = "producers"
     strikes = ("producer", "transactor", "transactor")
+    pace = Pace()
 
     def topics(self, stage: Stage) -> Mapping[str, int]:
         return {stage.named("plain"): 3, stage.named("orders"): 3, stage.named("payments"): 2}

@@ -1,0 +1,170 @@
+"""`spark`: a stateful Spark job that reads and writes exactly once, its drivers and executors struck at will.
+
+Idempotent producers fill `input`. One Spark query copies it to `output` and keeps a count per key, whose changes go to
+`state`; each micro-batch is one transaction of `onceflow.spark.KafkaSink` (`programs/spark_driver.py`). The
+checkpoint lives in the run's folder and outlives every driver: what is verified is that the checkpoint, Spark's state
+and Kafka agree however the drivers die. A driver that was replaced while it slept still shares the checkpoint with
+its successor.
+
+Executors are processes of their own, JVMs with Python workers, and targets in their own right.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Final
+
+from onceflow.client.cluster import Cluster, TopicPartition
+from onceflow.client.offsets import LATEST, committed_offsets, list_offsets
+from onceflow.client.problems import ClientError
+from onceflow.client.settings import ClientSettings
+from onceflow.errors import ConfigError
+from onceflow.verify.history import Derivation, load_operations
+from onceflow.verify.stage import NotDrained, Pace, Stage, Target
+from onceflow.verify.workers import Worker
+from onceflow.verify.workloads.executors import executors_of
+
+__all__ = ["Spark"]
+
+PARTITIONS: Final = 3
+STATE_PARTITIONS: Final = 2
+PRODUCERS: Final = 2
+RATE: Final = 40
+"""Records per second of each producer: a micro-batch takes about a second, whatever is in it."""
+KEYS: Final = 24
+MASTER: Final = "local-cluster[2,1,512]"
+"""Two executors with a core and 512 MB each: processes of their own, that can be struck one by one."""
+LOOK_EVERY_S: Final = 0.2
+FIRST_COMMIT_S: Final = 120.0
+DRIVER_STOP_S: Final = 45.0
+JAVA_MIN: Final = 17
+PYSPARK_MIN: Final = (4, 2)
+INSTALL: Final = "pip install 'onceflow[spark]'"
+
+
+class Spark:
+    name = "spark"
+    strikes = ("producer", "driver", "driver", "executor", "executor")
+    pace = Pace(gap_s=(1.5, 6.0), pause_s=(0.5, 5.0), taken_over_s=90.0)
+
+    def __init__(self) -> None:
+        self._driver: Worker | None = None
+
+    def topics(self, stage: Stage) -> Mapping[str, int]:
+        require_spark()
+        sizes = {"input": PARTITIONS, "output": PARTITIONS, "state": STATE_PARTITIONS}
+        return {stage.named(name): count for name, count in sizes.items()}
+
+    def derivations(self, stage: Stage) -> Sequence[Derivation]:
+        return (Derivation(stage.named("input"), stage.named("output")),)
+
+    def groups(self, stage: Stage) -> Sequence[str]:
+        return (stage.named("app"),)
+
+    def start(self, stage: Stage) -> None:
+        for number in range(1, PRODUCERS + 1):
+            stage.workers.add(
+                "producer",
+                f"producer-{number}",
+                "onceflow.verify.programs.producer",
+                topic=stage.named("input"),
+                partitions=PARTITIONS,
+                rate=RATE * stage.scale,
+                keys=KEYS,
+            )
+        self._driver = stage.workers.add(
+            "driver",
+            "driver",
+            "onceflow.verify.programs.spark_driver",
+            app_id=stage.named("app"),
+            **{name: stage.named(name) for name in ("input", "output", "state")},
+            checkpoint=str(stage.folder / "checkpoint"),
+            folder=str(stage.folder / "spark"),
+            master=stage.options.get("master", MASTER),
+        )
+        self._await_first_commit(stage, self._driver)
+
+    def _await_first_commit(self, stage: Stage, driver: Worker) -> None:
+        """Or for as long as a machine may take to start Spark: what is struck before that is not a job at work."""
+        deadline = time.monotonic() + FIRST_COMMIT_S
+        while time.monotonic() < deadline and not stage.workers.problems():
+            lives = driver.history_path.parent.glob(f"{driver.name}.*.jsonl")
+            if any(each.f == "commit" and each.is_ok for each in load_operations(lives)):
+                return
+            time.sleep(LOOK_EVERY_S)
+
+    def targets(self) -> Sequence[Target]:
+        """Executors of the present driver."""
+        return [] if self._driver is None or self._driver.pid is None else executors_of(self._driver)
+
+    def finish(self, stage: Stage, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        if killed := stage.workers.finish("producer"):
+            raise NotDrained(f"{', '.join(killed)} did not end although everything was healed")
+        while missing := self._missing(stage):
+            if time.monotonic() > deadline:
+                raise NotDrained(f"{missing}, {timeout_s:g} s after everything was healed")
+            time.sleep(LOOK_EVERY_S)
+        if stage.workers.finish("driver", timeout_s=DRIVER_STOP_S):
+            raise NotDrained(f"the driver did not end within {DRIVER_STOP_S:g} s of being asked to")
+
+    def _missing(self, stage: Stage) -> str | None:
+        """What is still to be done, in words."""
+        try:
+            with Cluster(ClientSettings(bootstrap=stage.direct, extra=dict(stage.client_config))) as cluster:
+                return self._unread(cluster, stage)
+        except ClientError as problem:
+            return f"the brokers do not answer: {problem}"
+
+    def _unread(self, cluster: Cluster, stage: Stage) -> str | None:
+        places = [(stage.named("input"), partition) for partition in range(PARTITIONS)]
+        ends = list_offsets(cluster, dict.fromkeys(places, LATEST), read_committed=True)
+        done = committed_offsets(cluster, stage.named("app"), places)
+        behind = [place for place in places if done.get(place, 0) < ends[place]]
+        if not behind:
+            return None
+        [place, *_] = behind
+        return f"of {_words(place)} the job has committed {done.get(place, 0)} of {ends[place]} records"
+
+
+def _words(place: TopicPartition) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+# --- what it needs
+
+
+@functools.cache
+def require_spark() -> None:
+    """Raises `ConfigError` with what to install."""
+    try:
+        version = metadata.version("pyspark")
+        metadata.version("pyarrow")
+    except metadata.PackageNotFoundError as missing:
+        raise ConfigError(f"the spark workload needs {missing.name}: {INSTALL}, and Java {JAVA_MIN}") from None
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < PYSPARK_MIN:
+        raise ConfigError(f"the spark workload needs PySpark 4.2 or newer, and {version} is installed: {INSTALL}")
+    found = _java_version()
+    if found is None or found < JAVA_MIN:
+        there = "none was found (JAVA_HOME, PATH)" if found is None else f"Java {found} was found"
+        raise ConfigError(f"the spark workload needs Java {JAVA_MIN} or newer, and {there}: install one, a JRE will do")
+
+
+def _java_version() -> int | None:
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None
