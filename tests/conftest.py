@@ -6,6 +6,7 @@ each broker. Everything else is divided by module and class, as xdist's `loadsco
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,9 +37,36 @@ WITH_A_SESSION = (
 KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    spark = Path(__file__).parent / "spark"
-    items.sort(key=lambda item: spark not in item.path.parents)
+SELECTED = ("spark", "verify")
+"""Folders of which `make test` has a selection. `make faults`, and whoever names a broker, gets everything."""
+STARTED_FIRST = ("tests/spark/", "tests/verify/test_spark_workload.py")
+"""What takes longest: whoever begins with it is not waited for in the end."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "daily_on_kafka: `make test` runs it on Apache Kafka too, not on our broker only"
+    )
+    config.addinivalue_line("markers", "faults: takes long; only `make faults` runs it")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(STARTED_FIRST))
+    if os.environ.get("ONCEFLOW_SOAK") or config.getoption("broker", default=None):
+        return
+    left_out = {item for item in items if not _is_daily(item)}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _is_daily(item: pytest.Item) -> bool:
+    if not any(Path(__file__).parent / folder in item.path.parents for folder in SELECTED):
+        return True
+    if item.get_closest_marker("faults"):
+        return False
+    parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    on_kafka = "kafka" in (parameters.get("broker"), parameters.get("brokers"))
+    return not on_kafka or item.get_closest_marker("daily_on_kafka") is not None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -7,7 +7,6 @@ application ids, checkpoints.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,31 +26,6 @@ if TYPE_CHECKING:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     run_against_both(metafunc)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "daily_on_kafka: `make test` runs it on Apache Kafka too, not on our broker only"
-    )
-    config.addinivalue_line("markers", "faults: takes long; only `make faults` runs it")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`make test` has a selection; `make faults`, and whoever names a broker, gets everything on every broker."""
-    if os.environ.get("ONCEFLOW_SOAK") or config.getoption("broker", default=None):
-        return
-    here = Path(__file__).parent
-    left_out = {item for item in items if here in item.path.parents and not _is_daily(item)}
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
-
-
-def _is_daily(item: pytest.Item) -> bool:
-    if item.get_closest_marker("faults"):
-        return False
-    parameters = getattr(item, "callspec", None)
-    on_kafka = parameters is not None and parameters.params.get("broker") == "kafka"
-    return not on_kafka or item.get_closest_marker("daily_on_kafka") is not None
 
 
 @pytest.fixture(scope="session")

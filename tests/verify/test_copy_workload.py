@@ -31,7 +31,14 @@ def brokers(request: pytest.FixtureRequest, shared: Shared, tmp_path: Path) -> B
     return EmbeddedBrokers(tmp_path / "broker", SETTINGS)
 
 
-@pytest.mark.parametrize("kind", MEMBERSHIPS)
+DAILY = "consumer"
+"""The kind of group of every day; the others are in `make faults`."""
+
+
+@pytest.mark.daily_on_kafka
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind == DAILY else pytest.mark.faults) for kind in MEMBERSHIPS]
+)
 def test_copying_under_faults_is_clean(brokers: Brokers, tmp_path: Path, kind: str) -> None:
     settings = RunSettings(
         workload="copy", seed=7, faults=FAULTS, folder=tmp_path, brokers=brokers, options={"group": kind}

@@ -18,6 +18,8 @@ from tests.support.raw import Wire, batch
 from tests.support.verified_kafka import KafkaBrokers
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.faults  # a JVM that is started three times
+
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[Brokers]:
