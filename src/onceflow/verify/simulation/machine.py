@@ -189,15 +189,17 @@ class Machine:
             self.deliver(connection, frame)
 
     def ask(self, request: Message, version: int) -> Any:
-        """For what is answered at once: past the network and all its troubles."""
+        """For what is answered at once: past the network and all its troubles. None: the broker gave no answer."""
         answers: list[bytes] = []
         connection = self.connect(answers.append, lambda: None)
         assert connection is not None
         assert request.API_KEY is not None
         self.deliver(connection, codec.request_header(type(request), version, 1, None) + codec.encode(request, version))
-        [answer] = answers
+        if not answers:
+            return None
         head = codec.response_header(request.API_KEY, version, 1)
-        return codec.decode(response_class(request.API_KEY), version, memoryview(answer)[_LENGTH.size + len(head) :])
+        body = memoryview(answers[0])[_LENGTH.size + len(head) :]
+        return codec.decode(response_class(request.API_KEY), version, body)
 
     # Housekeeping, at random times rather than by the settings
 

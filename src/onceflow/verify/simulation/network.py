@@ -48,8 +48,8 @@ class Exchange:
     request: Message
     version: int
     may_be_late: bool = True
-    """Transactions V1 have a hole here, and Apache Kafka has it too: nothing in an EndTxn or in offsets says which of
-    several transactions of one epoch they belong to. Late, they would end or change the next one."""
+    """Transactions V1 have a hole here, by their protocol: nothing in an EndTxn or in offsets says which of several
+    transactions of one epoch they belong to. Late, they would end or change the next one."""
     answer: Any = None
     frame: bytes = b""
     is_delivered: bool = False

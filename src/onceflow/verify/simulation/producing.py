@@ -4,10 +4,10 @@ What an answer teaches decides the outcome that is recorded. "Failed" is said on
 that leaves nothing behind; one lost answer, or one error of the disk, makes it unknown for good, unless a retry
 succeeds.
 
-As Kafka's own clients do: several batches of a partition may be on their way at once, but the first one of an epoch
-goes alone (an unknown producer may begin with any sequence, so a second one could be taken without the first); 45 is
-retried only behind a batch that is not settled either; a V1 transaction that was given up is followed by a new epoch,
-since nobody knows what of it still comes (KIP-360), where V2 has one in any case.
+Several batches of a partition may be on their way at once, but the first one of an epoch goes alone, which real clients
+do not promise (an unknown producer may begin with any sequence, so a second one could be taken without the first); 45
+is retried only behind a batch that is not settled either; a V1 transaction that was given up is followed by a new
+epoch, since nobody knows what of it still comes (KIP-360), where V2 has one in any case.
 """
 
 from __future__ import annotations

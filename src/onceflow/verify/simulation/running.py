@@ -48,7 +48,7 @@ __all__ = ["SimulationResult", "simulate"]
 FAULTS: Final = (1, 2, 3, 4, 5, 6, 8)
 STRUCK_FOR_S: Final = (0.1, 0.8)
 HEALED_AFTER_S: Final = 0.6
-DEADLINE_S: Final = 120.0
+DEADLINE_S: Final = 40.0
 LOOKS_EVERY_S: Final = 0.02
 TIMEOUTS_MS: Final = (400, 1500, 5000)
 READ_BYTES: Final = 1_000_000
@@ -172,6 +172,9 @@ class _Run:
         positions = dict.fromkeys(self._layout.places, 0)
         while positions and self._machine.node is not None:
             answer = self._machine.ask(requests.fetch(positions.items(), READ_BYTES), requests.FETCH_VERSION)
+            if answer is None:
+                self._world.problem("the final read is not answered")
+                return
             for place, partition in requests.partitions_of(answer):
                 found = requests.fetched(place, positions[place], partition)
                 if found.error:

@@ -51,8 +51,8 @@ INSTALL: Final = "pip install 'onceflow[spark]'"
 
 class Spark:
     name = "spark"
-    strikes = ("producer", "driver", "driver", "executor", "executor")
-    pace = Pace(gap_s=(1.5, 6.0), pause_s=(0.5, 5.0), taken_over_s=90.0)
+    strikes = ("producer", "driver", "executor", "executor")
+    pace = Pace(gap_s=(2.0, 7.0), pause_s=(0.5, 5.0), taken_over_s=90.0)
 
     def __init__(self) -> None:
         self._driver: Worker | None = None
