@@ -73,7 +73,7 @@ APIS: Final = {
     "TxnOffsetCommit": 28,
 }
 API_WEIGHTS: Final = (4, 1, 1, 1, 1, 2, 2, 2, 6, 3)
-FRAME_WAIT_S: Final = 6.0
+FRAME_WAIT_S: Final = 3.0
 """How long a fault waits for a request of its kind."""
 DELAY_SHARE: Final = 10
 """While frames are delayed, each waits for this part of the fault's time."""
