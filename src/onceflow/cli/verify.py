@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _list_faults(*, as_json: bool) -> int:
     from onceflow.cli.output import new_table, print_json, print_table
-    from onceflow.verify.nemesis import DISK, NETWORK, PROCESS
+    from onceflow.verify.nemesis import DISK, NETWORK, PROCESS, UNGUARDED
 
-    groups = {"processes": PROCESS, "network": NETWORK, "our broker's disk": DISK}
+    groups = {"processes": PROCESS, "network": NETWORK, "our broker's disk": DISK, "only with --only": UNGUARDED}
     if as_json:
         return print_json(groups)
     table = new_table("kind", of="left", what_happens="left")

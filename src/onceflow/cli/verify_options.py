@@ -140,11 +140,11 @@ def _positive(text: str) -> float:
 
 
 def _kinds(text: str) -> frozenset[str]:
-    from onceflow.verify.nemesis import KINDS
+    from onceflow.verify.nemesis import KINDS, UNGUARDED
 
     kinds = [each.strip() for each in text.split(",")]
     for kind in kinds:
-        if kind not in KINDS:
+        if kind not in (*KINDS, *UNGUARDED):
             near = difflib.get_close_matches(kind, KINDS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(KINDS)}"
             raise argparse.ArgumentTypeError(f"{kind!r} is not a kind of fault{hint}")

@@ -46,7 +46,7 @@ DISK: Final = {
     "slow disk": "every flush takes long",
 }
 UNGUARDED: Final = {
-    "late request of old": "the same with EndTxn and TxnOffsetCommit of clients that speak the older protocol of "
+    "late old request": "the same with EndTxn and TxnOffsetCommit of clients that speak the older protocol of "
     "transactions, in which nothing tells one transaction from the next: Kafka's known hole, closed by KIP-890",
 }
 """Only if asked for by name: it finds what is known, on any broker."""
@@ -323,7 +323,7 @@ class Nemesis:
             strike = self._await_frame(planned)
             going = _Going(
                 op=op,
-                words=f"{planned.kind} {planned.api}",
+                words=planned.kind,
                 due=now,
                 is_over=lambda: strike.struck is not None,
                 deadline=now + FRAME_WAIT_S,
@@ -336,7 +336,8 @@ class Nemesis:
         assert self.network is not None
         api, delay_s = APIS[planned.api], planned.lasting_s
         if planned.kind in UNGUARDED:
-            return self.network.strike("late request", api=list(GUARDED_SINCE), delay_s=delay_s)
+            # So late that it meets the next transaction, and not one long after.
+            return self.network.strike("late request", api=list(GUARDED_SINCE), delay_s=delay_s / DELAY_SHARE)
         guarded = GUARDED_SINCE if planned.kind == "late request" else None
         return self.network.strike(planned.kind, api=api, delay_s=delay_s, versions_min=guarded)
 

@@ -18,7 +18,7 @@ from onceflow.verify import display as displays
 from onceflow.verify import runner
 from onceflow.verify.brokers import ControlledBrokers, EmbeddedBrokers, GivenBrokers
 from onceflow.verify.history import History
-from onceflow.verify.nemesis import KINDS
+from onceflow.verify.nemesis import KINDS, UNGUARDED
 from onceflow.verify.runner import Display, RunSettings
 from onceflow.verify.verdict import Anomaly, Verdict
 from tests.unit.verify.sample_run import SampleRun
@@ -328,7 +328,8 @@ def test_list_faults_names_every_kind(capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     assert all(kind in out and words in out for kind, words in KINDS.items())
     assert main(["verify", "--list-faults", "--json"]) == 0
-    assert {kind for group in json.loads(capsys.readouterr().out).values() for kind in group} == set(KINDS)
+    listed = {kind for group in json.loads(capsys.readouterr().out).values() for kind in group}
+    assert listed == {*KINDS, *UNGUARDED}
 
 
 # What is seen meanwhile

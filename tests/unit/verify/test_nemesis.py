@@ -183,7 +183,7 @@ def test_a_fault_of_the_network_says_which_request_it_hit(tmp_path: Path) -> Non
     run.network.struck = "EndTxn v5 at node 1"
     [operation] = run.go()
     assert operation.told["hit"] == "EndTxn v5 at node 1"
-    assert run.told == ["lost answer EndTxn: EndTxn v5 at node 1"]
+    assert run.told == ["lost answer: EndTxn v5 at node 1"]
 
 
 def test_healing_ends_what_is_still_going_on(tmp_path: Path) -> None:
