@@ -13,6 +13,7 @@ and yet nobody can read past it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from onceflow.client.admin import Admin
+from onceflow.client.problems import ClientError
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError, OnceflowError
 from onceflow.verify import nemesis
@@ -122,8 +124,11 @@ class _Run:
             self._strike(stage)
             self._display.stage("finishing")
             final = self._finish(stage)
-        self._display.stage("judging")
-        return self._judge(stage, final)
+            self._display.stage("judging")
+            verdict, history = self._judge(stage, final)
+            if verdict.is_clean:
+                self._remove_topics()
+        return verdict, history
 
     # Prepare
 
@@ -177,6 +182,13 @@ class _Run:
         admin = Admin(self._direct)
         for topic, partitions in self._topics.items():
             admin.create(topic, partitions=partitions, replication_factor=self._settings.replication_factor)
+
+    def _remove_topics(self) -> None:
+        """The cluster may be somebody's. What was found is left where it is, for whoever wants to look into it."""
+        admin = Admin(self._direct)
+        for topic in self._topics:
+            with contextlib.suppress(ClientError):
+                admin.delete(topic)
 
     def _warm_up(self, stage: Stage) -> None:
         """Until there is something in every history: whatever does not even start must not look like a clean run."""
