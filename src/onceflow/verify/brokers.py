@@ -31,7 +31,7 @@ from onceflow.client.security import SECURITY_SETTINGS
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import BrokerStartError, OnceflowError
 from onceflow.verify.faulty_files import FaultyDisk
-from onceflow.verify.stage import Target
+from onceflow.verify.stage import Disk, Target
 
 __all__ = [
     "SOON",
@@ -39,7 +39,6 @@ __all__ = [
     "Brokers",
     "ControlFailed",
     "ControlledBrokers",
-    "Disk",
     "EmbeddedBrokers",
     "EmbeddedNode",
     "GivenBrokers",
@@ -69,16 +68,6 @@ class BrokerNode(Target, Protocol):
 
     def start(self) -> None:
         """Start it on its data, at its port. Nothing happens if it runs."""
-
-
-class Disk(Protocol):
-    def fill(self) -> None: ...
-    def fail_syncs(self) -> None: ...
-    def slow_down(self) -> None: ...
-    def heal(self) -> None: ...
-
-    def hits(self) -> Sequence[str]:
-        """Every write and sync that was spoiled so far, in words."""
 
 
 class Brokers(Protocol):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from onceflow.verify.history import Outcome, Recorder
-from onceflow.verify.stage import Pace, Target
+from onceflow.verify.stage import Disk, Pace, Target
 from onceflow.verify.workers import Worker, Workers
 
 __all__ = ["DISK", "KINDS", "NETWORK", "PROCESS", "UNGUARDED", "Nemesis", "Pace", "Planned", "plan"]
@@ -154,16 +154,6 @@ class Network(Protocol):
         """Connections are cut and new ones closed, until `heal`."""
 
     def heal(self) -> None: ...
-
-
-class Disk(Protocol):
-    def fill(self) -> None: ...
-    def fail_syncs(self) -> None: ...
-    def slow_down(self) -> None: ...
-    def heal(self) -> None: ...
-
-    def hits(self) -> Sequence[str]:
-        """Every write and flush that was spoiled so far, in words."""
 
 
 @dataclass(kw_only=True)

@@ -13,7 +13,7 @@ from onceflow.verify.history import Derivation
 if TYPE_CHECKING:
     from onceflow.verify.workers import Workers
 
-__all__ = ["NotDrained", "Pace", "Stage", "Target", "Workload"]
+__all__ = ["Disk", "NotDrained", "Pace", "Stage", "Target", "Workload"]
 
 
 class NotDrained(Exception):
@@ -44,6 +44,18 @@ class Target(Protocol):
 
     def stop(self) -> None:
         """SIGTERM: it may finish what it is doing. Whoever is in charge of it starts it again."""
+
+
+class Disk(Protocol):
+    """The disk under a broker of ours."""
+
+    def fill(self) -> None: ...
+    def fail_syncs(self) -> None: ...
+    def slow_down(self) -> None: ...
+    def heal(self) -> None: ...
+
+    def hits(self) -> Sequence[str]:
+        """Every write and flush that was spoiled so far, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)

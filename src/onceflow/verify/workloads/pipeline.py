@@ -24,13 +24,14 @@ from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 from onceflow.verify.history import Derivation
 from onceflow.verify.observers import everything_committed, places_of
-from onceflow.verify.stage import NotDrained, Pace, Stage, Target
+from onceflow.verify.stage import Pace, Stage, Target
+from onceflow.verify.workloads.input import add_producers, finish_producers
 
 __all__ = ["Pipeline"]
 
 PARTITIONS: Final = 4
-PRODUCERS: Final = 2
 RATE: Final = 100
+KEYS: Final = 12
 LOOK_EVERY_S: Final = 1.0
 STILL_S: Final = 30.0
 """A pipeline that has written nothing for so long, with nothing in its way, has come to its end."""
@@ -60,16 +61,7 @@ class Pipeline:
             )
         folder = stage.folder / "pipeline"
         folder.mkdir()
-        for number in range(1, PRODUCERS + 1):
-            stage.workers.add(
-                "producer",
-                f"producer-{number}",
-                "onceflow.verify.programs.producer",
-                topic=stage.named("input"),
-                partitions=PARTITIONS,
-                rate=RATE * stage.scale,
-                keys=12,
-            )
+        add_producers(stage, stage.named("input"), PARTITIONS, rate=RATE, keys=KEYS)
         for number in range(1, int(stage.options.get("instances", "1")) + 1):
             environment = {
                 "ONCEFLOW_BOOTSTRAP": stage.bootstrap,
@@ -90,8 +82,7 @@ class Pipeline:
         return ()
 
     def finish(self, stage: Stage, timeout_s: float) -> None:
-        if killed := stage.workers.finish("producer", timeout_s=timeout_s):
-            raise NotDrained(f"{', '.join(killed)} did not end within {timeout_s:g} s although everything was healed")
+        finish_producers(stage)
         self._await_output(stage, timeout_s)
         stage.workers.finish("pipeline", timeout_s=STOP_S)
 

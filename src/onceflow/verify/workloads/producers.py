@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 
 from onceflow.verify.history import Derivation
 from onceflow.verify.stage import NotDrained, Pace, Stage, Target
+from onceflow.verify.workloads.input import add_producers
 
 __all__ = ["Producers"]
 
-PRODUCERS = 2
 TRANSACTORS = 3
 RATE = 150
 """Records per second of each idempotent producer."""
+KEYS = 12
 TRANSACTION_TIMEOUT_MS = 8000
 
 
@@ -37,16 +38,7 @@ class Producers:
     def start(self, stage: Stage) -> None:
         topics = dict(self.topics(stage))
         plain = stage.named("plain")
-        for number in range(1, PRODUCERS + 1):
-            stage.workers.add(
-                "producer",
-                f"producer-{number}",
-                "onceflow.verify.programs.producer",
-                topic=plain,
-                partitions=topics[plain],
-                rate=RATE * stage.scale,
-                keys=12,
-            )
+        add_producers(stage, plain, topics[plain], rate=RATE, keys=KEYS)
         for number in range(1, TRANSACTORS + 1):
             stage.workers.add(
                 "transactor",

@@ -21,21 +21,17 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Final
 
-from onceflow.client.cluster import Cluster, TopicPartition
-from onceflow.client.offsets import LATEST, committed_offsets, list_offsets
-from onceflow.client.problems import ClientError
-from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 from onceflow.verify.history import Derivation, load_operations
 from onceflow.verify.stage import NotDrained, Pace, Stage, Target
 from onceflow.verify.workers import Worker
 from onceflow.verify.workloads.executors import executors_of
+from onceflow.verify.workloads.input import add_producers, await_group, finish_producers
 
 __all__ = ["Spark"]
 
 PARTITIONS: Final = 3
 STATE_PARTITIONS: Final = 2
-PRODUCERS: Final = 2
 RATE: Final = 40
 """Records per second of each producer: a micro-batch takes about a second, whatever is in it."""
 KEYS: Final = 24
@@ -69,16 +65,7 @@ class Spark:
         return (stage.named("app"),)
 
     def start(self, stage: Stage) -> None:
-        for number in range(1, PRODUCERS + 1):
-            stage.workers.add(
-                "producer",
-                f"producer-{number}",
-                "onceflow.verify.programs.producer",
-                topic=stage.named("input"),
-                partitions=PARTITIONS,
-                rate=RATE * stage.scale,
-                keys=KEYS,
-            )
+        add_producers(stage, stage.named("input"), PARTITIONS, rate=RATE, keys=KEYS)
         self._driver = stage.workers.add(
             "driver",
             "driver",
@@ -105,37 +92,10 @@ class Spark:
         return [] if self._driver is None or self._driver.pid is None else executors_of(self._driver)
 
     def finish(self, stage: Stage, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        if killed := stage.workers.finish("producer"):
-            raise NotDrained(f"{', '.join(killed)} did not end although everything was healed")
-        while missing := self._missing(stage):
-            if time.monotonic() > deadline:
-                raise NotDrained(f"{missing}, {timeout_s:g} s after everything was healed")
-            time.sleep(LOOK_EVERY_S)
+        finish_producers(stage)
+        await_group(stage, stage.named("app"), stage.named("input"), PARTITIONS, timeout_s)
         if stage.workers.finish("driver", timeout_s=DRIVER_STOP_S):
             raise NotDrained(f"the driver did not end within {DRIVER_STOP_S:g} s of being asked to")
-
-    def _missing(self, stage: Stage) -> str | None:
-        """What is still to be done, in words."""
-        try:
-            with Cluster(ClientSettings(bootstrap=stage.direct, extra=dict(stage.client_config))) as cluster:
-                return self._unread(cluster, stage)
-        except ClientError as problem:
-            return f"the brokers do not answer: {problem}"
-
-    def _unread(self, cluster: Cluster, stage: Stage) -> str | None:
-        places = [(stage.named("input"), partition) for partition in range(PARTITIONS)]
-        ends = list_offsets(cluster, dict.fromkeys(places, LATEST), read_committed=True)
-        done = committed_offsets(cluster, stage.named("app"), places)
-        behind = [place for place in places if done.get(place, 0) < ends[place]]
-        if not behind:
-            return None
-        [place, *_] = behind
-        return f"of {_words(place)} the job has committed {done.get(place, 0)} of {ends[place]} records"
-
-
-def _words(place: TopicPartition) -> str:
-    return f"{place[0]}-{place[1]}"
 
 
 # --- what it needs
