@@ -343,7 +343,9 @@ class Nemesis:
 
         def result() -> str | None:
             hits = disk.hits()[before:]
-            return f"{len(hits)} times, first: {hits[0]}" if hits else None
+            if not hits:
+                return None
+            return hits[0] if len(hits) == 1 else f"{len(hits)} times, first: {hits[0]}"
 
         self._going.append(
             _Going(op=op, words=planned.kind, due=due, deadline=due, heal=disk.heal, result=result, busy="disk")
