@@ -28,7 +28,6 @@ from typing import Final, Protocol
 
 from onceflow.client.admin import Admin
 from onceflow.client.problems import ClientError
-from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError, OnceflowError
 from onceflow.verify import nemesis
 from onceflow.verify.anomalies import check
@@ -136,7 +135,6 @@ class _Run:
         settings = self._settings
         self._histories.mkdir(parents=True, exist_ok=True)
         self._brokers = stack.enter_context(settings.brokers)
-        self._direct = ClientSettings(bootstrap=self._brokers.bootstrap, extra=settings.client_config, timeout_s=10)
         self._network = self._proxies(stack)
         bootstrap = self._network.bootstrap if self._network else self._brokers.bootstrap
         shared = {
@@ -159,6 +157,7 @@ class _Run:
             scale=settings.scale,
             options=settings.options,
         )
+        self._direct = stage.settings()
         self._topics = dict(self._workload.topics(stage))
         self._places = places_of(self._topics)
         self._create_topics()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from onceflow.client.security import SECURITY_SETTINGS
+from onceflow.client.settings import ClientSettings
 from onceflow.verify.history import Derivation
 
 if TYPE_CHECKING:
@@ -96,6 +98,11 @@ class Stage:
 
     def named(self, name: str) -> str:
         return f"{self.prefix}{name}"
+
+    def settings(self) -> ClientSettings:
+        """The way around the nemesis, for clients of our own: of what was set for librdkafka they need the security."""
+        security = {name: value for name, value in self.client_config.items() if name in SECURITY_SETTINGS}
+        return ClientSettings(bootstrap=self.direct, extra=security, timeout_s=10)
 
 
 class Workload(Protocol):

@@ -9,7 +9,6 @@ from typing import Final
 from onceflow.client.cluster import Cluster
 from onceflow.client.offsets import LATEST, committed_offsets, list_offsets
 from onceflow.client.problems import ClientError
-from onceflow.client.settings import ClientSettings
 from onceflow.verify.history import Place
 from onceflow.verify.stage import NotDrained, Stage
 
@@ -43,8 +42,7 @@ def await_group(stage: Stage, group: str, topic: str, partitions: int, timeout_s
     """Until the group has committed all of the topic, to which nobody writes any more. Raises `NotDrained`."""
     deadline = time.monotonic() + timeout_s
     places = [(topic, partition) for partition in range(partitions)]
-    settings = ClientSettings(bootstrap=stage.direct, extra=stage.client_config, timeout_s=10)
-    with Cluster(settings) as cluster:
+    with Cluster(stage.settings()) as cluster:
         ends = list_offsets(cluster, dict.fromkeys(places, LATEST), read_committed=True)
         while left := _left(cluster, group, ends):
             if time.monotonic() > deadline:

@@ -20,7 +20,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 from onceflow.verify.history import Derivation
 from onceflow.verify.observers import everything_committed, places_of
@@ -99,6 +98,5 @@ class Pipeline:
             time.sleep(LOOK_EVERY_S)
 
     def _ids(self, stage: Stage, topic: str, timeout_s: float) -> set[str | None]:
-        settings = ClientSettings(bootstrap=stage.direct, extra=stage.client_config)
         places = places_of({stage.named(topic): PARTITIONS})
-        return {seen.record.id for seen in everything_committed(settings, places, timeout_s)}
+        return {seen.record.id for seen in everything_committed(stage.settings(), places, timeout_s)}
