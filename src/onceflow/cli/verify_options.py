@@ -125,7 +125,8 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
         type=name_and_value,
         action="append",
         default=[],
-        help="for a workload of your own (Stage.options); may be repeated",
+        help="for copy (group=eager|cooperative|consumer), spark (master=...) or a workload of your own "
+        "(Stage.options); may be repeated",
     )
 
 
@@ -193,8 +194,8 @@ def _check_pipeline(args: argparse.Namespace) -> None:
     for name in ("command", "instances", "ordered"):
         if args.workload != "pipeline" and getattr(args, name):
             raise ConfigError(f"--{name} is for the workload 'pipeline' only")
-    if args.option and ":" not in args.workload:
-        raise ConfigError("--option is for workloads of your own (PACKAGE.MODULE:CLASS) only")
+    if args.option and args.workload not in ("copy", "spark") and ":" not in args.workload:
+        raise ConfigError("--option is for copy, spark and workloads of your own (PACKAGE.MODULE:CLASS) only")
 
 
 def _check_simulation(args: argparse.Namespace) -> None:

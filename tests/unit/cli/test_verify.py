@@ -74,7 +74,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
         (["no.such:Thing"], "the workload 'no.such:Thing' cannot be loaded"),
         (["pipeline"], "Give its command: --command"),
         (["copy", "--command", "x"], "--command is for the workload 'pipeline' only"),
-        (["copy", "--option", "a=b"], "--option is for workloads of your own"),
+        (["producers", "--option", "a=b"], "--option is for copy, spark and workloads of your own"),
         (["copy", "--seed", "x"], "'x' is not a whole number from 0 up"),
         (["copy", "--faults", "-1"], "--faults"),
         (["copy", "--minutes", "0"], "'0' is not a number above 0"),
