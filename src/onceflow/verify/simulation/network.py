@@ -189,6 +189,7 @@ class Network:
         self._lines: dict[Line, None] = {}
         self._troubles: dict[str, deque[Trouble]] = {}
         self._traps: dict[str, Callable[[], None]] = {}
+        self.late_on_their_way = 0
         machine.on_end.append(self._broker_ended)
 
     def connect(self, client: str) -> Line:
@@ -206,9 +207,11 @@ class Network:
 
     def deliver_late(self, exchange: Exchange, client: str, seconds: float) -> None:
         def deliver() -> None:
+            self.late_on_their_way -= 1
             self.world.say(f"{client}: late: {type(exchange.request).__name__}")
             self.machine.deliver_orphan(exchange.frame)
 
+        self.late_on_their_way += 1
         self.world.after(seconds, deliver)
 
     def _broker_ended(self) -> None:

@@ -64,7 +64,8 @@ class Settings:
 
     @property
     def input_is_complete(self) -> bool:
-        return all(worker.is_at_rest for worker in self.producers)
+        """A late request may still write, when its client has long given up."""
+        return all(worker.is_at_rest for worker in self.producers) and not self.network.late_on_their_way
 
 
 class _Worker(Worker):
