@@ -50,6 +50,8 @@ WARM_UP_S: Final = 90.0
 FINISH_S: Final = 120.0
 DECIDED_S: Final = 60.0
 CATCH_UP_S: Final = 20.0
+LATE_S: Final = 6.0
+"""Longer than any request is late."""
 RECORD: Final = b",{"
 """What every record in the history of a reader begins with."""
 
@@ -267,6 +269,7 @@ class _Run:
             if self._network is not None:
                 self._network.heal()
             self._brokers.heal()
+            self._await_late_requests()
             self._workload.finish(stage, FINISH_S)
             self._await_decisions()
             final = everything_committed(self._direct, self._places, FINISH_S)
@@ -276,6 +279,16 @@ class _Run:
         self._problems += [*stage.workers.problems(), *self._brokers.problems()]
         stage.workers.finish("reader")
         return final
+
+    def _await_late_requests(self) -> None:
+        """They may still write, and who copies must not have gone by then. One to a broker that died is never
+        delivered."""
+        deadline = time.monotonic() + LATE_S
+        network = self._network
+        while network is not None and network.count("delivered_late") < network.count("requests_late"):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(LOOK_EVERY_S)
 
     def _await_decisions(self) -> None:
         """Open transactions of those who died are aborted when their time is over."""
