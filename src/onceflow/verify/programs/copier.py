@@ -18,6 +18,7 @@ the producer ends this life. `transactor.py` says what is told about a commit.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import sys
@@ -232,7 +233,8 @@ def main() -> int:
     except (KafkaException, SystemError) as problem:  # the latter where a fatal error comes out of a callback
         print(problem, file=sys.stderr)
         return 1  # fenced, most likely: the next life takes over
-    copier.close()
+    with contextlib.suppress(Ending):  # partitions may still come while it leaves the group
+        copier.close()
     return 0
 
 
