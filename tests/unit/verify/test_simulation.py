@@ -100,8 +100,9 @@ def test_a_run_that_does_not_come_to_rest_is_stuck(monkeypatch: pytest.MonkeyPat
     assert not result.history.is_drained
 
 
-def test_copiers_wait_for_a_late_request_whose_client_has_long_given_up() -> None:
-    """In this run it writes to the input after all producers have gone."""
-    result = replay(119_879)
+@pytest.mark.parametrize("seed", [119_879, 131_099])
+def test_copiers_wait_for_a_late_request_whose_client_has_long_given_up(seed: int) -> None:
+    """In these runs it writes to the input after all producers have gone."""
+    result = replay(seed)
     assert any("late: ProduceRequest" in line for line in result.trace)
     assert result.is_clean, result.anomalies

@@ -25,6 +25,7 @@ from onceflow.wire.schema import Message
 
 __all__ = ["Exchange", "Line", "Network", "Trouble"]
 
+SETTLED_S: Final = 1.0
 HOP_S: Final = (0.0001, 0.003)
 NOTICED_S: Final = (0.0001, 0.02)
 LATE_S: Final = (0.02, 3.0)
@@ -207,9 +208,12 @@ class Network:
 
     def deliver_late(self, exchange: Exchange, client: str, seconds: float) -> None:
         def deliver() -> None:
-            self.late_on_their_way -= 1
             self.world.say(f"{client}: late: {type(exchange.request).__name__}")
             self.machine.deliver_orphan(exchange.frame)
+            self.world.after(SETTLED_S, settle)  # what it wrote is visible only when it is on disk
+
+        def settle() -> None:
+            self.late_on_their_way -= 1
 
         self.late_on_their_way += 1
         self.world.after(seconds, deliver)
