@@ -340,6 +340,12 @@ class PartitionLog:
         except StorageError as error:
             logger.warning("%s takes no writes until the disk works again: %s", self.directory, error)
 
+    @property
+    def awaits_repair(self) -> bool:
+        """A flush failed and so did the way back: what is above the high watermark is void, and the next write tries
+        again."""
+        return self._needs_repair
+
     def _repair(self) -> None:
         """Go back to the high watermark: cut the files there, sync the cut, and read the producers' state again.
 

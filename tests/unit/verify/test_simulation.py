@@ -106,3 +106,10 @@ def test_copiers_wait_for_a_late_request_whose_client_has_long_given_up(seed: in
     result = replay(seed)
     assert any("late: ProduceRequest" in line for line in result.trace)
     assert result.is_clean, result.anomalies
+
+
+def test_partition_that_waits_for_its_next_write_to_be_mended_is_at_rest() -> None:
+    """In this run a flush and the way back from it fail, and nobody writes to that partition any more."""
+    result = replay(131_776)
+    assert any("in-0 takes no writes until the disk works again" in line for line in result.trace)
+    assert result.is_clean, result.problems

@@ -153,14 +153,14 @@ class _Run:
         return self._settings.input_is_complete and not self._undecided()
 
     def _undecided(self) -> list[str]:
-        """Partitions in which something is open, or not on disk."""
+        """Partitions in which something is open, or not on disk. One whose flush failed is mended by the next write."""
         if self._machine.node is None:
             return ["there is no broker"]
         logs = [(partition, partition.log) for partition in self._machine.node.topics.partitions()]
         return [
             f"{partition.topic}-{partition.index} is stable up to {log.last_stable_offset} of {log.end_offset}"
             for partition, log in logs
-            if log.last_stable_offset < log.end_offset
+            if log.last_stable_offset < log.end_offset and not log.awaits_repair
         ]
 
     def _unfinished(self) -> list[str]:
