@@ -9,6 +9,7 @@ A run says the same wherever it is made, so the processes share nothing but the 
 from __future__ import annotations
 
 import itertools
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -97,13 +98,18 @@ def _parts(seeds: Iterable[int], processes: int) -> Iterator[_Part]:
         yield from map(_simulate_all, chunks)
         return
     # A fresh interpreter for each: whoever calls this may have threads, which a fork would not survive.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_leave_interrupts) as pool:
         running = {pool.submit(_simulate_all, chunk) for chunk in itertools.islice(chunks, 2 * processes)}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for each in done:
                 yield each.result()
                 running |= {pool.submit(_simulate_all, chunk) for chunk in itertools.islice(chunks, 1)}
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C is for whoever waits for us, and who then tells us to end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
