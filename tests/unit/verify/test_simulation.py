@@ -108,6 +108,10 @@ def test_copiers_wait_for_a_late_request_whose_client_has_long_given_up(seed: in
     assert result.is_clean, result.anomalies
 
 
+def test_partition_that_waits_for_a_marker_is_not_at_rest_even_if_it_has_to_be_mended_first() -> None:
+    assert simulate(160_733).is_clean
+
+
 def test_partition_that_waits_for_its_next_write_to_be_mended_is_at_rest() -> None:
     """In this run a flush and the way back from it fail, and nobody writes to that partition any more."""
     result = replay(131_776)

@@ -160,7 +160,8 @@ class _Run:
         return [
             f"{partition.topic}-{partition.index} is stable up to {log.last_stable_offset} of {log.end_offset}"
             for partition, log in logs
-            if log.last_stable_offset < log.end_offset and not log.awaits_repair
+            if log.last_stable_offset < log.high_watermark
+            or (log.high_watermark < log.end_offset and not log.awaits_repair)
         ]
 
     def _unfinished(self) -> list[str]:
