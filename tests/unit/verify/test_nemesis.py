@@ -84,8 +84,9 @@ class SomeNetwork:
         self.done.append("cut")
         return 3
 
-    def strike(self, kind: str, **_: object) -> SomeNetwork:
+    def strike(self, kind: str, **asked: Any) -> SomeNetwork:
         self.done.append(kind)
+        self.asked = asked
         return self
 
     def cancel(self) -> None:
@@ -196,3 +197,20 @@ def test_healing_ends_what_is_still_going_on(tmp_path: Path) -> None:
 
 def test_faults_of_the_network_are_all_told_apart() -> None:
     assert {each.kind for each in first(2000) if each.role == "network"} == NETWORK.keys()
+
+
+def test_a_late_request_is_never_one_that_the_older_protocol_does_not_guard(tmp_path: Path) -> None:
+    run = Run(tmp_path, fault("late request", "network"))
+    run.network.struck = "Produce v12 at node 1"
+    run.go()
+    assert run.network.asked["versions_min"] == {26: 5, 28: 5}  # EndTxn, TxnOffsetCommit
+
+
+def test_unless_that_is_asked_for_by_name(tmp_path: Path) -> None:
+    run = Run(tmp_path, fault("late old request", "network"))
+    run.network.struck = "EndTxn v1 at node 1"
+    run.go()
+    assert run.network.done[0] == "late request"
+    assert run.network.asked["api"] == [26, 28]
+    assert "versions_min" not in run.network.asked
+    assert "late old request" not in {each.kind for each in first(2000)}

@@ -41,6 +41,7 @@ class Life:
         self.chance = random.Random(f"{settings['seed']}/{self.process}")
         self._over = threading.Event()
         self._transactions = 0
+        self._records = 0
 
     @classmethod
     def begin(cls) -> Life:
@@ -68,6 +69,11 @@ class Life:
         """A name for one attempt."""
         self._transactions += 1
         return f"{self.process}/{self._transactions}"
+
+    def new_id(self) -> str:
+        """For a record: no other one of the run has it."""
+        self._records += 1
+        return f"{self.process}-{self._records}"
 
     def client_config(self, **settings: Any) -> dict[str, Any]:
         """For a librdkafka client; names are written with underscores in place of dots, except callbacks

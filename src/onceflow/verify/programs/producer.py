@@ -94,7 +94,6 @@ class _IdProducer:
         self._partitions: int = life.settings["partitions"]
         self._keys: int = life.settings["keys"]
         self._rate: float = life.settings["rate"]
-        self._records = 0
         self._fatal: KafkaError | None = None
         self._producer = Producer(
             life.client_config(
@@ -127,7 +126,7 @@ class _IdProducer:
     def _burst(self) -> int:
         size = self._life.chance.randint(1, BURST_MAX)
         keys = [self._life.chance.randrange(self._keys) for _ in range(size)]
-        records = [(self._topic, place_of_key(key, self._partitions), self._new_id()) for key in keys]
+        records = [(self._topic, place_of_key(key, self._partitions), self._life.new_id()) for key in keys]
         write = _Write(self._life, records)
         for key, record in zip(keys, records, strict=True):
             self._send(write, f"k{key}", *record)
@@ -154,10 +153,6 @@ class _IdProducer:
     def _noticed(self, error: KafkaError) -> None:
         if error.fatal():
             self._fatal = error
-
-    def _new_id(self) -> str:
-        self._records += 1
-        return f"{self._life.process}-{self._records}"
 
 
 def main() -> int:

@@ -88,7 +88,6 @@ class _Transactor:
                 socket_timeout_ms=6000,
             )
         )
-        self._records = 0
 
     def run(self) -> None:
         take(self._life, self._producer, self._life.settings["transactional_id"])
@@ -114,7 +113,7 @@ class _Transactor:
 
     def _write(self, name: str) -> None:
         places = [self._place() for _ in range(self._life.chance.randint(1, RECORDS_MAX))]
-        records = [(topic, partition, self._new_id()) for topic, partition in places]
+        records = [(topic, partition, self._life.new_id()) for topic, partition in places]
         op = self._life.record.begin("write", transaction=name, records=records)
         written: list[tuple[str, int, int, str]] = []
 
@@ -133,10 +132,6 @@ class _Transactor:
     def _place(self) -> tuple[str, int]:
         topic = self._life.chance.choice(list(self._topics))
         return topic, self._life.chance.randrange(self._topics[topic])
-
-    def _new_id(self) -> str:
-        self._records += 1
-        return f"{self._life.process}-{self._records}"
 
 
 def main() -> int:
