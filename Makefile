@@ -11,7 +11,7 @@ PACKAGES := --editable '.[dev]'
 # The tests start hundreds of Python processes. Where this is set, each of them compiles again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-broker test check format soak faults verify bench bench-spark clean help
+.PHONY: setup demo demo-broker test check format soak faults verify bench bench-spark bench-pipelines clean help
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,8 +33,8 @@ install_with_uv = ! $(BIN)/pip config list | grep -q index-url && $(PIP) install
 setup: $(INSTALLED)  ## create .venv with the package and everything the tests need, Apache Kafka's jars included
 	@$(BIN)/python -m tests.support.kafka_jars
 
-demo: $(INSTALLED)  ## a Spark job, killed again and again while it copies and counts: and the output is right
-	@$(BIN)/python -m demo.spark_copy_and_count
+demo: $(INSTALLED)  ## orders on Spark, while everything is killed: and the output is exactly what it should be
+	@$(BIN)/onceflow demo orders
 
 demo-broker: $(INSTALLED)  ## lost acknowledgements, cut connections, kill -9: and every message is stored once
 	@$(BIN)/python demo/exactly_once_writes.py
@@ -57,7 +57,7 @@ soak: setup  ## the property, crash and fuzz tests with many more examples (an h
 
 faults: setup  ## all tests of Spark and verify on both brokers: what make test leaves out, too (20 minutes)
 	@$(BIN)/python -m tests.support.spark_jvm
-	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/verify --numprocesses 2 --dist loadscope
+	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/verify tests/pipelines --numprocesses 2 --dist loadscope
 
 verify: setup  ## the long proof: 1,300 faults on our broker and on Apache Kafka, 100,000 simulated runs (two hours)
 	@$(BIN)/python -m tests.verify.long_run
@@ -67,6 +67,9 @@ bench: setup  ## our broker beside Apache Kafka in one run (45 minutes): table, 
 
 bench-spark: setup  ## Spark jobs, ours beside Spark's own Kafka source and sink (an hour): benchmarks/results/spark
 	$(BIN)/python -m benchmarks.spark --side-by-side --triggers
+
+bench-pipelines: setup  ## orders, viewing, pricing: rate at full load, latency at 1,000 records/s (25 minutes)
+	$(BIN)/python -m benchmarks.pipelines
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) .cache build dist onceflow-verify

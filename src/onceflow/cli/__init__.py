@@ -33,6 +33,8 @@ COMMANDS = {
     "consume": ("onceflow.cli.consume", "print the messages of a topic"),
     "groups": ("onceflow.cli.groups", "consumer groups: members, lag, offsets"),
     "txns": ("onceflow.cli.txns", "list, describe and abort transactions"),
+    "run": ("onceflow.cli.run", "run a pipeline: orders, viewing, pricing, or one of yours"),
+    "demo": ("onceflow.cli.demo", "a pipeline under faults, compared with what must come out"),
     "verify": ("onceflow.cli.verify", "prove exactly-once under faults"),
     "log": ("onceflow.cli.log_dump", "look into a broker's files"),
 }
@@ -47,6 +49,7 @@ examples:
   onceflow topics describe orders --json | jq .
   onceflow groups describe billing                   who reads what, and how far behind
   onceflow txns list --state open                    transactions that are going on
+  onceflow run orders --bootstrap kafka:9092         a pipeline, exactly once; docs/your-own-pipeline.md
   onceflow verify producers --faults 50              break everything, and see that nothing was lost or doubled
 
 `onceflow COMMAND --help` explains each command. The client commands work with any Kafka broker: give its

@@ -21,6 +21,8 @@ class Setting(NamedTuple):
     why: str
 
 
+_FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -39,6 +41,10 @@ def recommended(master: str | None) -> list[Setting]:
         Setting("spark.speculation", "false", "a speculative copy of a task that writes can only wait"),
         Setting("spark.sql.streaming.minBatchesToRetain", "100", "enough of the logs to go back to, and no more"),
     ]
+    if _is_in_one_process(master):
+        settings.append(
+            Setting(_FILE_MANAGER, _FILES, "checkpoint files on this machine, without a process (readlink) for each")
+        )
     if master is not None and master.startswith("local"):
         cores = max(2, os.cpu_count() or 2)
         settings += [
@@ -72,9 +78,25 @@ def session(
         builder = builder.config(each.name, each.value)
     spark = builder.getOrCreate()
     register(spark)
+    if any(each.name == _FILE_MANAGER for each in chosen):
+        _write_no_checksum_files(spark)
     if not quiet:
         _say(app_name, chosen)
     return spark
+
+
+def _is_in_one_process(master: str | None) -> bool:
+    """`local` and `local[2]`, not `local-cluster[...]`."""
+    return master is not None and (master == "local" or master.startswith("local["))
+
+
+def _write_no_checksum_files(spark: Any) -> None:
+    """Hadoop writes a second file beside each, with a checksum, and puts the two in place one after the other. A file
+    that is written again, as that of a micro-batch that runs again, must not be found with the checksum of the one
+    before: the checkpoint could not be read any more. Spark's other file manager has none of these files either.
+    """
+    files = spark._jvm.org.apache.hadoop.fs.FileSystem
+    files.get(spark._jvm.java.net.URI("file:///"), spark._jsc.hadoopConfiguration()).setWriteChecksum(False)
 
 
 def _given_elsewhere(master: str | None, conf: Mapping[str, str]) -> dict[str, str]:

@@ -32,11 +32,11 @@ from onceflow.errors import ConfigError, OnceflowError
 from onceflow.verify import nemesis
 from onceflow.verify.anomalies import check
 from onceflow.verify.brokers import Brokers
-from onceflow.verify.history import History, Recorder, Seen, load_operations
+from onceflow.verify.history import History, Place, Recorder, Seen, load_operations
 from onceflow.verify.nemesis import Nemesis
 from onceflow.verify.network import Network, why_not
 from onceflow.verify.observers import OffsetWatcher, everything_committed, open_partitions, places_of
-from onceflow.verify.stage import NotDrained, Pace, Stage, Workload
+from onceflow.verify.stage import JudgesItself, NotDrained, Pace, Stage, Workload
 from onceflow.verify.verdict import Verdict
 from onceflow.verify.workers import Workers
 from onceflow.verify.workloads import workload_named
@@ -112,6 +112,7 @@ class _Run:
         self._settings = settings
         self._display = display
         self._workload: Workload = workload_named(settings.workload)
+        self._own = self._workload if isinstance(self._workload, JudgesItself) else None
         self._zero = time.monotonic()
         self._problems: list[str] = []
         self._histories = settings.folder / "history"
@@ -164,25 +165,34 @@ class _Run:
         self._places = places_of(self._topics)
         self._create_topics()
         self._workload.start(stage)
-        for number in range(1, READERS + 1):
-            workers.add("reader", f"reader-{number}", "onceflow.verify.programs.reader", topics=self._topics)
+        self._add_readers(stage)
         observer = Recorder(self._histories / "observer.jsonl", "observer", self._zero)
         groups = self._workload.groups(stage)
         stack.enter_context(OffsetWatcher(self._direct, observer, self._places, groups))
         return stage
 
+    def _add_readers(self, stage: Stage) -> None:
+        program, topics = "onceflow.verify.programs.reader", self._topics
+        if self._own is not None:
+            program, topics = self._own.onlooker, dict(self._own.watched(stage))
+        for number in range(1, READERS + 1):
+            stage.workers.add("reader", f"reader-{number}", program, topics=topics)
+
     def _proxies(self, stack: ExitStack) -> Network | None:
-        """None where frames cannot be read on their way."""
+        """None where frames cannot be read on their way, or nobody means to touch them."""
         config = self._settings.client_config
+        if self._settings.faults == 0:
+            return None
         if (reason := why_not(self._brokers.bootstrap, config)) is not None:
             self._display.stage(f"no faults of the network: {reason}")
             return None
         return stack.enter_context(Network(self._brokers.bootstrap, config, seed=self._settings.seed))
 
     def _create_topics(self) -> None:
-        admin = Admin(self._direct)
+        admin, factor = Admin(self._direct), self._settings.replication_factor
+        configs = {} if self._own is None else self._own.topic_settings
         for topic, partitions in self._topics.items():
-            admin.create(topic, partitions=partitions, replication_factor=self._settings.replication_factor)
+            admin.create(topic, partitions=partitions, replication_factor=factor, configs=configs)
 
     def _remove_topics(self) -> None:
         """The cluster may be somebody's. What was found is left where it is, for whoever wants to look into it."""
@@ -216,7 +226,7 @@ class _Run:
             more = (settings.faults is None or self._nemesis.struck < settings.faults) and (
                 ends is None or time.monotonic() < ends
             )
-            self._nemesis.step(more=more)
+            self._nemesis.step(more=more and (self._own is None or self._own.is_at_work()))
             if not more and self._nemesis.is_at_rest:
                 break
             if time.monotonic() - told > TELL_EVERY_S:
@@ -235,7 +245,8 @@ class _Run:
             kinds -= nemesis.DISK.keys()
         roles = [*self._workload.strikes, "reader", *(("broker",) * 2 if "kill" in self._brokers.faults else ())]
         pace = self._settings.pace or self._workload.pace
-        planned = nemesis.plan(self._settings.seed, roles, kinds, pace)
+        plan = nemesis.plan if self._own is None else self._own.plan
+        planned = plan(self._settings.seed, roles, kinds, pace)
         if (first := next(planned, None)) is None:
             raise ConfigError("none of the faults that were asked for can be made here")
         return Nemesis(
@@ -257,7 +268,7 @@ class _Run:
             faults_planned=self._settings.faults,
             elapsed_s=time.monotonic() - began,
             planned_s=None if minutes is None else 60 * minutes,
-            counts=self._tally.counts(),
+            counts=self._tally.counts() if self._own is None else self._own.progress(),
         )
 
     # Finish
@@ -272,8 +283,11 @@ class _Run:
             self._await_late_requests()
             self._workload.finish(stage, FINISH_S)
             self._await_decisions()
-            final = everything_committed(self._direct, self._places, FINISH_S)
-            self._await_readers(stage, final)
+            if self._own is None:
+                final = everything_committed(self._direct, self._places, FINISH_S)
+                self._await_readers(stage, {seen.place: seen.offset + 1 for seen in final})
+            else:
+                self._await_readers(stage, self._own.read(stage, FINISH_S))
         except (NotDrained, OnceflowError, TimeoutError) as problem:
             self._problems.append(str(problem))
         self._problems += [*stage.workers.problems(), *self._brokers.problems()]
@@ -302,9 +316,8 @@ class _Run:
                 )
             time.sleep(0.2)
 
-    def _await_readers(self, stage: Stage, final: list[Seen]) -> None:
+    def _await_readers(self, stage: Stage, wanted: Mapping[Place, int]) -> None:
         """Nobody has to get to the end; but who does has read what the final read is compared with."""
-        wanted = {seen.place: seen.offset + 1 for seen in final}
         deadline = time.monotonic() + CATCH_UP_S
         paths = [each.history_path for each in stage.workers.of("reader")]
         while time.monotonic() < deadline and not all(_has_read(path, wanted) for path in paths):
@@ -319,13 +332,14 @@ class _Run:
             derivations=self._workload.derivations(stage),
             is_drained=not self._problems,
         )
+        own = self._own.judge(stage, history) if self._own is not None and history.is_drained else ()
         reads = [each.told["problem"] for each in history.of("read") if "problem" in each.told]
         verdict = Verdict(
             workload=self._settings.workload,
             seed=self._settings.seed,
             brokers=self._brokers.description,
             seconds=time.monotonic() - self._zero,
-            anomalies=check(history),
+            anomalies=[*own, *check(history)],
             problems=list(dict.fromkeys([*self._problems, *reads])),
             faults=[each for each in history.of("fault") if each.is_ok],
             counts=counts(history),

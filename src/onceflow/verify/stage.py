@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from onceflow.client.security import SECURITY_SETTINGS
 from onceflow.client.settings import ClientSettings
-from onceflow.verify.history import Derivation
+from onceflow.verify.history import Derivation, History, Place
 
 if TYPE_CHECKING:
+    from onceflow.verify.nemesis import Planned
+    from onceflow.verify.verdict import Anomaly
     from onceflow.verify.workers import Workers
 
-__all__ = ["Disk", "NotDrained", "Pace", "Stage", "Target", "Workload"]
+__all__ = ["Disk", "JudgesItself", "NotDrained", "Pace", "Stage", "Target", "Workload"]
 
 
 class NotDrained(Exception):
@@ -131,3 +133,31 @@ class Workload(Protocol):
 
         Raises `NotDrained` with a sentence that says what was still missing.
         """
+
+
+@runtime_checkable
+class JudgesItself(Protocol):
+    """A workload whose records are not those of `history.Record`: it knows by itself what must be in its topics. Of the
+    anomalies, those are looked for that are about offsets and ends."""
+
+    onlooker: str
+    """The program that reads its topics while it runs, in place of `programs.reader`."""
+    topic_settings: Mapping[str, str]
+
+    def watched(self, stage: Stage) -> Mapping[str, int]:
+        """Of its topics, those that are read while it runs."""
+
+    def plan(self, seed: int, roles: Collection[str], kinds: Collection[str], pace: Pace) -> Iterator[Planned]:
+        """As `nemesis.plan`."""
+
+    def is_at_work(self) -> bool:
+        """Has it done something since the last fault? The next one waits for that."""
+
+    def progress(self) -> Mapping[str, int]:
+        """How far it has come, for people who wait."""
+
+    def read(self, stage: Stage, timeout_s: float) -> Mapping[Place, int]:
+        """The final read; returns how far it came in what is watched. Raises `NotDrained`."""
+
+    def judge(self, stage: Stage, history: History) -> Sequence[Anomaly]:
+        """After a final read."""

@@ -14,6 +14,9 @@ WORKLOADS: Final = {
     "producers": ("onceflow.verify.workloads.producers", "Producers"),
     "copy": ("onceflow.verify.workloads.copy", "Copy"),
     "spark": ("onceflow.verify.workloads.spark", "Spark"),
+    "orders": ("onceflow.verify.workloads.reference", "Orders"),
+    "viewing": ("onceflow.verify.workloads.reference", "Viewing"),
+    "pricing": ("onceflow.verify.workloads.reference", "Pricing"),
     "pipeline": ("onceflow.verify.workloads.pipeline", "Pipeline"),
 }
 

@@ -1,0 +1,326 @@
+"""`onceflow demo`: a reference pipeline with generated input, under faults, compared with its oracle.
+
+It is a run of `onceflow verify` (the same brokers, nemesis, network and report) whose verdict is a comparison: every
+record that was written, the state afterwards, and what readers could see meanwhile. Progress goes to stderr, the result
+to stdout. Exit codes: 0 only if all is exactly as it must be; 1 it is not, or it could not run; 2 the command line was
+wrong; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import json
+import random
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from onceflow.cli.common import counted, name_and_value, whole_number
+from onceflow.cli.durations import duration_ms
+from onceflow.errors import ConfigError, OnceflowError
+from onceflow.pipelines.reference import REFERENCES
+
+if TYPE_CHECKING:
+    from onceflow.verify.brokers import Brokers
+    from onceflow.verify.runner import RunSettings
+    from onceflow.verify.verdict import Verdict
+
+__all__ = ["add_parser", "run"]
+
+RECORDS: Final = 40_000
+FAULTS: Final = 6
+SEED_MAX: Final = 1_000_000
+FOLDERS: Final = Path("onceflow-demo")
+SHOWN_MAX: Final = 6
+BULKY: Final = ("broker", "spark")
+"""Parts of a run's folder that nobody needs once all was right."""
+
+EXAMPLES = """\
+pipelines:
+{pipelines}
+
+examples:
+  onceflow demo orders                                  our broker, 40,000 records, 6 faults: under two minutes
+  onceflow demo orders --faults 0                       just the pipeline
+  onceflow demo pricing --records 200000 --faults 20
+  onceflow demo viewing --bootstrap kafka:9092          on a Kafka of yours; its brokers are left alone
+  onceflow demo orders --bootstrap kafka:9092 --control ./brokers.sh
+                                                        and they are struck, too: ./brokers.sh kill 2
+  onceflow demo orders --json | jq .topics
+
+what happens:
+  Input is generated from the seed, with bad, late and duplicate records in it, and written to topics of the demo's own
+  (their names begin with verify-). Spark runs the pipeline, each micro-batch one transaction. Meanwhile executors, the
+  driver and the broker are killed, answers are lost, and a driver is replaced while it sleeps and wakes up again. Then
+  an oracle, a plain Python program, says what must have been written, and everything is compared: each topic, each
+  micro-batch, the state, and what readers could see at any moment.
+
+It needs Java 17 and pip install 'onceflow[spark]'. Do not point it at brokers that others rely on.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    described = "\n".join(f"  {name:<10}{text}" for name, text in REFERENCES.items())
+    parser = subparsers.add_parser(
+        "demo",
+        help="a pipeline under faults, compared with what must come out",
+        description="Generate input, run a pipeline, kill what can be killed, and compare the outcome with an oracle. "
+        "The exit code is 0 only if everything is exactly as it must be.",
+        epilog=EXAMPLES.format(pipelines=described),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("pipeline", metavar="PIPELINE", nargs="?", help=", ".join(REFERENCES))
+    parser.add_argument(
+        "--records", metavar="N", type=whole_number(1), default=RECORDS, help=f"of input (default: {RECORDS:,})"
+    )
+    parser.add_argument(
+        "--rate", metavar="N", type=whole_number(1), help="records of input per second at most (default: no limit)"
+    )
+    parser.add_argument(
+        "--faults", metavar="N", type=whole_number(0), default=FAULTS, help=f"how many (default: {FAULTS})"
+    )
+    parser.add_argument(
+        "--executors",
+        action=argparse.BooleanOptionalAction,
+        help="run executors as processes of their own, and strike them, too (default: from 10 faults on)",
+    )
+    parser.add_argument("--seed", metavar="S", type=whole_number(0), help="of input and faults (default: a new one)")
+    parser.add_argument(
+        "--trigger",
+        metavar="TIME",
+        type=_trigger,
+        help="from one micro-batch to the next, as 500ms or 1s (default: no pause)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else")
+    _add_places(parser)
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="any Kafka (default: a broker of our own is started)")
+    parser.add_argument(
+        "--control",
+        metavar="COMMAND",
+        help="how to strike the brokers at --bootstrap: called as COMMAND kill|stop|start|pause|resume NODE",
+    )
+    parser.add_argument(
+        "--client-config",
+        metavar="NAME=VALUE",
+        type=name_and_value,
+        action="append",
+        default=[],
+        help="a further setting of all clients, for example security.protocol=SASL_PLAINTEXT; may be repeated",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", type=Path, help="a new folder for Spark's checkpoint, which stays there"
+    )
+    parser.add_argument(
+        "--report", metavar="DIR", type=Path, help=f"a new folder for the report (default: {FOLDERS}/PIPELINE-SEED)"
+    )
+
+
+def _trigger(text: str) -> str | None:
+    """As Spark writes it; None for no pause."""
+    ms = 0 if text == "0" else duration_ms(text)
+    return f"{ms} milliseconds" if ms else None
+
+
+# The run
+
+
+def run(args: argparse.Namespace) -> int:
+    _check(args)
+    if args.seed is None:
+        args.seed = random.randrange(SEED_MAX)
+    folder = _folder(args)
+    from onceflow.cli.verify import _interruptible
+
+    with _interruptible(f"seed {args.seed}"):
+        verdict, page = _run(args, folder)
+    result = _result(verdict, folder, page)
+    if verdict.is_clean:
+        _tidy(folder, keeps_checkpoint=args.checkpoint is not None)
+    if args.json:
+        print(json.dumps(result, indent=2))
+    else:
+        _print(args, verdict, result)
+    return 0 if verdict.is_clean else 1
+
+
+def _run(args: argparse.Namespace, folder: Path) -> tuple[Verdict, Path]:
+    from onceflow.cli.demo_display import demo_display
+    from onceflow.verify import report
+    from onceflow.verify.runner import run as run_workload
+
+    title = f"{args.pipeline}, {args.records:,} records, {counted(args.faults, 'fault')}, seed {args.seed}"
+    settings = _settings(args, folder)
+    with demo_display(is_silent=args.json, title=title) as display:
+        try:
+            verdict, history = run_workload(settings, display)
+        except TimeoutError as problem:
+            raise OnceflowError(f"there is no verdict: {problem}") from problem
+        display.stage("writing the report")
+        return verdict, report.write(folder, verdict, history, command=_command(args))
+
+
+def _settings(args: argparse.Namespace, folder: Path) -> RunSettings:
+    from onceflow.verify.runner import RunSettings
+    from onceflow.verify.workloads.reference import ONE_PROCESS
+    from onceflow.verify.workloads.spark import MASTER
+
+    options = {"records": args.records, "faults": args.faults, "rate": args.rate, "trigger": args.trigger}
+    options["master"] = None if args.executors is None else (MASTER if args.executors else ONE_PROCESS)
+    options["checkpoint"] = None if args.checkpoint is None else args.checkpoint.absolute()
+    return RunSettings(
+        workload=args.pipeline,
+        seed=args.seed,
+        folder=folder,
+        brokers=_brokers(args, folder),
+        faults=args.faults,
+        client_config=dict(args.client_config),
+        options={name: str(value) for name, value in options.items() if value is not None},
+    )
+
+
+def _brokers(args: argparse.Namespace, folder: Path) -> Brokers:
+    from onceflow.verify.brokers import ControlledBrokers, EmbeddedBrokers, GivenBrokers
+
+    config = dict(args.client_config)
+    if args.bootstrap is None:
+        return EmbeddedBrokers(folder / "broker")
+    if args.control is not None:
+        return ControlledBrokers(args.bootstrap, args.control, config)
+    return GivenBrokers(args.bootstrap, config)
+
+
+def _command(args: argparse.Namespace) -> str:
+    """What makes the same run again. Values of --client-config may be secrets, and reports are passed on."""
+    words = ["onceflow", "demo", args.pipeline, "--records", args.records, "--faults", args.faults, "--seed", args.seed]
+    for option in ("rate", "bootstrap", "control"):
+        if (value := getattr(args, option)) is not None:
+            words += [f"--{option}", value]
+    if args.executors is not None:
+        words.append("--executors" if args.executors else "--no-executors")
+    if args.trigger is not None:
+        words += ["--trigger", args.trigger.replace(" milliseconds", "ms")]
+    for name, _ in args.client_config:
+        words += ["--client-config", f"{name}=..."]
+    return shlex.join(map(str, words))
+
+
+# Mistakes, before anything is started
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.pipeline is None:
+        raise ConfigError(f"which pipeline? There is {', '.join(REFERENCES)} (see onceflow demo --help)")
+    if args.pipeline not in REFERENCES:
+        near = difflib.get_close_matches(args.pipeline, REFERENCES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(REFERENCES)}"
+        raise ConfigError(f"there is no pipeline {args.pipeline!r}; {hint}")
+    if args.control is not None and args.bootstrap is None:
+        raise ConfigError("--control needs --bootstrap: the broker that is started without it is controlled already")
+    for option in ("checkpoint", "report"):
+        _check_new(f"--{option}", getattr(args, option))
+    from onceflow.verify.workloads.spark import require_spark
+
+    require_spark()
+    if args.bootstrap is not None:
+        from onceflow.client.addresses import parse_bootstrap
+        from onceflow.client.settings import ClientSettings
+
+        parse_bootstrap(args.bootstrap)
+        ClientSettings(bootstrap=args.bootstrap, extra=dict(args.client_config)).knock()
+
+
+def _check_new(option: str, folder: Path | None) -> None:
+    """What is in it would be of another run, whose topics this one does not have."""
+    if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{option} {folder} is not an empty folder: choose another, or remove it")
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    if args.report is not None:
+        chosen: Path = args.report
+        return chosen.absolute()
+    first = FOLDERS.absolute() / f"{args.pipeline}-{args.seed}"
+    numbered = (first.with_name(f"{first.name}-{number}") for number in range(2, 10_000))
+    return next(each for each in (first, *numbered) if not each.exists())
+
+
+def _tidy(folder: Path, *, keeps_checkpoint: bool) -> None:
+    for name in (*BULKY, *(() if keeps_checkpoint else ("checkpoint",))):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+# The result
+
+
+def _result(verdict: Verdict, folder: Path, page: Path) -> dict[str, Any]:
+    compared: dict[str, Any] = {}
+    with contextlib.suppress(FileNotFoundError):  # a run that did not come to its end is not compared
+        compared = json.loads((folder / "comparison.json").read_text())
+    return {
+        "exact": verdict.is_clean,
+        "pipeline": verdict.workload,
+        "seed": verdict.seed,
+        "brokers": verdict.brokers,
+        "seconds": round(verdict.seconds, 1),
+        "faults": [f"{each.asked['kind']} {each.asked['target']}" for each in verdict.faults],
+        **{name: compared.get(name) for name in ("records", "batches", "topics", "state", "looks", "reads")},
+        "differences": [f"{each.name}: {each.sentence}" for each in verdict.anomalies],
+        "problems": list(verdict.problems),
+        "report": str(page),
+    }
+
+
+def _print(args: argparse.Namespace, verdict: Verdict, result: dict[str, Any]) -> None:
+    from onceflow.cli.verify_summary import print_verdict, printable
+
+    print(f"{args.pipeline}, seed {args.seed}, on {verdict.brokers}, {verdict.seconds:.0f} s")
+    print()
+    if result["topics"] is not None:
+        _print_table(result)
+        print()
+        print(_seen(result))
+        print()
+    found = [*result["differences"], *result["problems"]]
+    for sentence in found[:SHOWN_MAX]:
+        print(f"- {printable(sentence)}")
+    if len(found) > SHOWN_MAX:
+        print(f"- and {len(found) - SHOWN_MAX:,} more, in the report")
+    print_verdict(_verdict_line(verdict), is_clean=verdict.is_clean)
+    print(f"report  {result['report']}")
+    print(f"again   {_command(args)}")
+
+
+def _print_table(result: dict[str, Any]) -> None:
+    from onceflow.cli.output import new_table, print_table
+
+    columns = ("expected", "found", "missing", "twice", "wrong", "unexpected")
+    table = new_table("topic", **dict.fromkeys(columns, "right"))
+    rows = {**result["topics"], "state": result["state"]}
+    for name, tally in rows.items():
+        table.add_row(name, *(("not read", *[""] * 5) if tally is None else (f"{tally[each]:,}" for each in columns)))
+    print_table(table)
+
+
+def _seen(result: dict[str, Any]) -> str:
+    """What readers could see meanwhile, in a sentence."""
+    equal, between = result["looks"]["equal"], result["looks"]["between"]
+    batches = "1 micro-batch" if result["batches"] == 1 else f"{result['batches']:,} micro-batches"
+    return (
+        f"{counted(result['records'], 'record')} in {batches}. Of {counted(equal + between, 'look')} at all outputs at "
+        f"once, {equal:,} found the same micro-batches everywhere, and {between:,} the newest on its way."
+    )
+
+
+def _verdict_line(verdict: Verdict) -> str:
+    under = f"under {counted(len(verdict.faults), 'fault')}"
+    if verdict.is_clean:
+        return f"EXACT {under}: outputs and state are what they must be, to the last record"
+    if verdict.anomalies:
+        return f"NOT EXACT {under}"
+    return f"NOT PROVEN {under}: the run did not come to its end"

@@ -1,0 +1,112 @@
+"""A line for each micro-batch, as it ends: what came in, what went out, how long it took, and how much is waiting."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from onceflow.spark.listening import BatchResult, SinkListener
+
+if TYPE_CHECKING:
+    from onceflow.pipelines.job import JobSettings
+
+__all__ = ["BatchLines"]
+
+RESULTS_MAX: Final = 1000
+"""Of micro-batches whose progress Spark has not told yet; there are a few at most."""
+
+
+class BatchLines(SinkListener):
+    """Puts together what Spark's progress and the sink say about a micro-batch. `show` is to be called now and then."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._is_live = sys.stdout.isatty() and not as_json
+        self._results: dict[int, BatchResult] = {}
+        self._shown: int | None = None
+        self._shown_when_asked: int | None = None
+        self._was_asked = False
+
+    def __enter__(self) -> BatchLines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_live and self._shown is not None:
+            print(flush=True)
+
+    def heard(self, settings: JobSettings) -> JobSettings:
+        """The settings of a job whose sink tells us about its work."""
+        return dataclasses.replace(settings, sink_options={**settings.sink_options, "listeners": [self]})
+
+    def on_batch(self, result: BatchResult) -> None:
+        while len(self._results) >= RESULTS_MAX:
+            del self._results[min(self._results)]
+        self._results[result.batch_id] = result
+
+    def show(self, query: Any) -> None:
+        """Those micro-batches that have ended since the last call."""
+        last = query.lastProgress
+        if last is None or not self._is_news(last):
+            return
+        for progress in sorted(query.recentProgress, key=lambda each: int(each["batchId"])):
+            if self._is_news(progress):
+                self._print(progress)
+
+    def has_news_since_asked(self) -> bool:
+        """Whether a micro-batch was shown since this was asked for the first time."""
+        if not self._was_asked:
+            self._was_asked, self._shown_when_asked = True, self._shown
+        return self._shown != self._shown_when_asked
+
+    def _is_news(self, progress: Any) -> bool:
+        """Spark also reports, now and then, that there was nothing to do: under the number of the next micro-batch."""
+        number = int(progress["batchId"])
+        was_run = "addBatch" in progress["durationMs"]
+        return was_run and number in self._results and (self._shown is None or number > self._shown)
+
+    def _print(self, progress: Any) -> None:
+        facts = _facts(progress, self._results.pop(int(progress["batchId"])))
+        self._shown = facts["batch"]
+        if self._as_json:
+            print(json.dumps(facts), flush=True)
+        elif self._is_live:
+            print(f"\r\x1b[K{_line(facts)}", end="", flush=True)
+        else:
+            print(_line(facts), flush=True)
+
+
+def _facts(progress: Any, result: BatchResult) -> dict[str, Any]:
+    return {
+        "batch": result.batch_id,
+        "at": progress["timestamp"],
+        "in": progress["numInputRows"],
+        "out": result.rows,
+        "seconds": round(progress["durationMs"].get("triggerExecution", 0) / 1000, 3),
+        "lag": sum(_behind(source) for source in progress["sources"]),
+        "attempts": result.attempts,
+        "skipped": result.skipped,
+    }
+
+
+def _behind(source: Any) -> int:
+    """How many offsets are behind the end of the micro-batch. Transaction markers have offsets, too."""
+    end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+    return sum(max(0, at - end.get(where, 0)) for where, at in latest.items())
+
+
+def _offsets(value: Any) -> dict[tuple[str, str], int]:
+    found = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(found, Mapping):
+        return {}
+    return {(topic, number): at for topic, partitions in found.items() for number, at in partitions.items()}
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    counts = f"{facts['in']:>9,} in {facts['out']:>9,} out"
+    line = f"batch {facts['batch']:<6} {counts} {facts['seconds']:>8.2f} s   lag {facts['lag']:,}"
+    if facts["skipped"]:
+        return f"{line}   (was committed before)"
+    return f"{line}   (attempt {facts['attempts']})" if facts["attempts"] > 1 else line

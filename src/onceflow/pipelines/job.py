@@ -1,0 +1,156 @@
+"""A pipeline as a running Spark query: source, stages, and one transaction per micro-batch.
+
+    with start(ORDERS, JobSettings(bootstrap="kafka:9092", checkpoint="/checkpoints/orders")) as job:
+        job.await_end()
+
+Topics must exist (`create_topics` creates them). What the steps send, the dead letters, the source offsets and the
+progress of a micro-batch become visible together or not at all. Every record that is written has the header `batch`:
+the number of the micro-batch that wrote it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from onceflow.client.admin import Admin
+from onceflow.client.settings import ClientSettings
+from onceflow.errors import ConfigError
+from onceflow.pipelines.pipeline import DEAD_LETTERS, Pipeline
+from onceflow.pipelines.stages import through_steps, typed
+
+__all__ = ["Job", "JobSettings", "create_topics", "missing_topics", "start"]
+
+BATCH_HEADER: Final = "batch"
+LOOK_EVERY_S: Final = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings:
+    bootstrap: str
+    checkpoint: str
+    prefix: str = ""
+    """What the names of topics, and the app id, begin with."""
+    app_id: str | None = None
+    """None: the pipeline's name."""
+    trigger: str | None = None
+    """How long from the start of one micro-batch to the next, "100 milliseconds", "1 second": less often costs less per
+    record, and is later. None: the next begins when the last one has ended."""
+    available_now: bool = False
+    """End when what is there now has been dealt with."""
+    per_batch: int | None = 200_000
+    """Records in a micro-batch at most."""
+    starting_offsets: str = "earliest"
+    """For a new checkpoint. "committed": where the app left off. Only for pipelines without steps: the state of steps
+    was in the old checkpoint."""
+    source_options: Mapping[str, str] = field(default_factory=dict)
+    sink_options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of `KafkaSink`."""
+
+    def app(self, pipeline: Pipeline) -> str:
+        return self.app_id or f"{self.prefix}{pipeline.name}"
+
+
+class Job:
+    """A query that runs."""
+
+    def __init__(self, query: Any) -> None:
+        self.query = query
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.query.stop()
+
+    def await_end(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Until the query ends, or `is_over` says so. Raises what the query failed with."""
+        while self.query.isActive:
+            if is_over():
+                return
+            time.sleep(LOOK_EVERY_S)
+        if (problem := self.query.exception()) is not None:
+            raise problem
+
+
+def create_topics(
+    pipeline: Pipeline, settings: ClientSettings, prefix: str = "", replication_factor: int = -1
+) -> list[str]:
+    """Those of its topics that do not exist yet; returns their names."""
+    missing = missing_topics(pipeline, settings, prefix)
+    admin = Admin(settings)
+    for name, count in missing.items():
+        admin.create(name, partitions=count, replication_factor=replication_factor)
+    return list(missing)
+
+
+def missing_topics(pipeline: Pipeline, settings: ClientSettings, prefix: str = "") -> dict[str, int]:
+    """Those of its topics that do not exist, with their numbers of partitions."""
+    there = {each.name for each in Admin(settings).topics()}
+    wanted = {f"{prefix}{name}": count for name, count in pipeline.topics().items()}
+    return {name: count for name, count in wanted.items() if name not in there}
+
+
+def start(pipeline: Pipeline, settings: JobSettings, spark: Any) -> Job:
+    """Begin to run. `spark`: a session of `onceflow.spark.session`."""
+    if settings.starting_offsets == "committed" and pipeline.steps:
+        raise ConfigError(
+            f"the pipeline {pipeline.name!r} keeps state, and that is in its checkpoint: with a new one it cannot go "
+            "on where it left off. Bring the checkpoint back, or begin anew with topics and an app id of their own: "
+            "a prefix"
+        )
+    names = {each.topic: f"{settings.prefix}{each.topic}" for each in pipeline.inputs}
+    frame = _rows(pipeline, _source(spark, settings, settings.app(pipeline), names), names)
+    query = (
+        frame.writeStream.outputMode("append" if pipeline.steps else "update")
+        .foreachBatch(_writer(pipeline, settings))
+        .option("checkpointLocation", settings.checkpoint)
+        .queryName(settings.app(pipeline))
+    )
+    if settings.available_now:
+        query = query.trigger(availableNow=True)
+    elif settings.trigger is not None:
+        query = query.trigger(processingTime=settings.trigger)
+    return Job(query.start())
+
+
+def _source(spark: Any, settings: JobSettings, app_id: str, names: Mapping[str, str]) -> Any:
+    options = {
+        "kafka.bootstrap.servers": settings.bootstrap,
+        "subscribe": ",".join(names.values()),
+        "startingOffsets": settings.starting_offsets,
+        **({"kafka.group.id": app_id} if settings.starting_offsets == "committed" else {}),
+        **({} if settings.per_batch is None else {"maxOffsetsPerTrigger": str(settings.per_batch)}),
+        **settings.source_options,
+    }
+    return spark.readStream.format("onceflow").options(**options).load()
+
+
+def _rows(pipeline: Pipeline, source: Any, names: Mapping[str, str]) -> Any:
+    if pipeline.build is None:
+        return through_steps(source, pipeline, names)
+    good, letters = typed(source, pipeline, names)
+    built = pipeline.build(good)
+    if missing := {"topic", "key", "value"} - set(built.columns):
+        raise ConfigError(f"what {pipeline.name!r} builds has no column {', '.join(sorted(missing))}")
+    return built.select("topic", "key", "value").unionByName(letters)
+
+
+def _writer(pipeline: Pipeline, settings: JobSettings) -> Callable[[Any, int], None]:
+    """For `foreachBatch`."""
+    from pyspark.sql import functions as sql
+
+    from onceflow.spark.sink import KafkaSink
+
+    sink = KafkaSink(app_id=settings.app(pipeline), bootstrap_servers=settings.bootstrap, **settings.sink_options)
+    letters = f"{settings.prefix}{pipeline.dead_letters}"
+    topic = sql.when(sql.col("topic") == DEAD_LETTERS, sql.lit(letters))
+    topic = topic.otherwise(sql.concat(sql.lit(settings.prefix), sql.col("topic"))).alias("topic")
+
+    def write(frame: Any, batch_id: int) -> None:
+        header = sql.struct(sql.lit(BATCH_HEADER).alias("key"), sql.lit(str(batch_id)).cast("binary").alias("value"))
+        sink(frame.select(topic, "key", "value", sql.array(header).alias("headers")), batch_id)
+
+    return write
