@@ -169,7 +169,8 @@ def test_the_commands_do_what_the_page_shows_and_the_check_finds_nothing_wrong(f
         assert reader.command("run", "fraud:FRAUD", "--until-now").startswith("batch 1 ")
         assert check(broker.bootstrap)
 
-        reader.command("run", "large:LARGE", "--create-topics", "--until-now")
+        [line] = reader.command("run", "large:LARGE", "--create-topics", "--until-now", "--json").splitlines()
+        assert json.loads(line)["out"] == 4
         large = map(json.loads, reader.command("consume", "large_payments").splitlines())
         assert sorted(each["id"] for each in large) == ["p-3", "p-4"]
         assert len(reader.command("consume", "large_dead_letters").splitlines()) == 2

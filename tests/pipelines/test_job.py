@@ -213,11 +213,12 @@ def test_two_steps_write_records_dead_letters_and_batch_numbers_and_go_on_with_t
     shop.add_partition()
     shop.pay(("bakery", "c3", 1), partition=2, at=T0 + 48 * HOUR_MS)
     shop.pay(("florist", "c2", 7), partition=1, at=T0 + 47 * HOUR_MS)
+    before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "5")
     try:
         shop.run()
     finally:
-        spark.conf.unset("spark.sql.shuffle.partitions")
+        spark.conf.set("spark.sql.shuffle.partitions", before)  # to unset it would bring Spark's own 200
     assert shop.sums("shops", "shop") == {"bakery": [300, 500, 501], "florist": [50, 57]}
     assert shop.sums("cards", "card") == {"c1": [50, 350], "c2": [200, 207], "c3": [1]}
     assert [each.batch for each in shop.written("cards")] == [0, 0, 0, 1, 1]

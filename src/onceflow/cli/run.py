@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
     with _Ending() as ending, ExitStack() as stack:
         clients = _clients(args, checkpoint, stack)
         _look_after_topics(args, pipeline, clients)
-        settings = _job_settings(args, clients, checkpoint, app_id)
+        settings = _job_settings(args, pipeline, clients, checkpoint, app_id)
         return _run_job(args, pipeline, settings, ending)
     return 0  # asked to end before anything ran
 
@@ -205,11 +205,13 @@ def _look_after_topics(args: argparse.Namespace, pipeline: Pipeline, clients: Cl
         _say(f"  onceflow produce {topic} --bootstrap {clients.bootstrap}")
 
 
-def _job_settings(args: argparse.Namespace, clients: ClientSettings, checkpoint: str, app_id: str) -> JobSettings:
-    from onceflow.pipelines.job import JobSettings
+def _job_settings(
+    args: argparse.Namespace, pipeline: Pipeline, clients: ClientSettings, checkpoint: str, app_id: str
+) -> JobSettings:
+    from onceflow.pipelines.job import JobSettings, check
 
     given = {} if args.per_batch is None else {"per_batch": args.per_batch}
-    return JobSettings(
+    settings = JobSettings(
         bootstrap=clients.bootstrap,
         checkpoint=checkpoint,
         prefix=args.prefix,
@@ -221,6 +223,8 @@ def _job_settings(args: argparse.Namespace, clients: ClientSettings, checkpoint:
         sink_options={"kafka": dict(clients.extra)} if clients.extra else {},
         **given,
     )
+    check(pipeline, settings)
+    return settings
 
 
 def _say(text: str) -> None:

@@ -21,7 +21,7 @@ from onceflow.errors import ConfigError
 from onceflow.pipelines.pipeline import DEAD_LETTERS, Pipeline
 from onceflow.pipelines.stages import through_steps, typed
 
-__all__ = ["Job", "JobSettings", "create_topics", "missing_topics", "start"]
+__all__ = ["Job", "JobSettings", "check", "create_topics", "missing_topics", "start"]
 
 BATCH_HEADER: Final = "batch"
 LOOK_EVERY_S: Final = 0.2
@@ -93,14 +93,19 @@ def missing_topics(pipeline: Pipeline, settings: ClientSettings, prefix: str = "
     return {name: count for name, count in wanted.items() if name not in there}
 
 
-def start(pipeline: Pipeline, settings: JobSettings, spark: Any) -> Job:
-    """Begin to run. `spark`: a session of `onceflow.spark.session`."""
+def check(pipeline: Pipeline, settings: JobSettings) -> None:
+    """Raises `ConfigError` if the two do not go together."""
     if settings.starting_offsets == "committed" and pipeline.steps:
         raise ConfigError(
             f"the pipeline {pipeline.name!r} keeps state, and that is in its checkpoint: with a new one it cannot go "
             "on where it left off. Bring the checkpoint back, or begin anew with topics and an app id of their own: "
             "a prefix"
         )
+
+
+def start(pipeline: Pipeline, settings: JobSettings, spark: Any) -> Job:
+    """Begin to run. `spark`: a session of `onceflow.spark.session`."""
+    check(pipeline, settings)
     names = {each.topic: f"{settings.prefix}{each.topic}" for each in pipeline.inputs}
     frame = _rows(pipeline, _source(spark, settings, settings.app(pipeline), names), names)
     query = (

@@ -251,6 +251,15 @@ def test_options_become_the_settings_of_the_job(broker: onceflow.Broker, stage: 
     assert stage.settings.per_batch == JobSettings(bootstrap="b", checkpoint="c").per_batch
 
 
+def test_a_pipeline_with_state_cannot_begin_where_it_left_off_and_spark_is_not_started(
+    broker: onceflow.Broker, stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "clicks_of_a_test:CLICKS", "--bootstrap", broker.bootstrap, "--create-topics"]
+    assert main([*command, "--starting-offsets", "committed"]) == 2
+    assert "'clicks' keeps state, and that is in its checkpoint" in capsys.readouterr().err
+    assert stage.settings is None
+
+
 def test_without_an_address_there_is_a_broker_beside_the_checkpoint_and_its_address_is_said(
     stage: Stage, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

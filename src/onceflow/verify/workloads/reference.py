@@ -44,7 +44,7 @@ EXECUTORS_FROM: Final = 10
 """So many faults are worth executors of their own, unless it is said otherwise."""
 PER_BATCH: Final = 20_000
 PER_BATCH_STRUCK: Final = (200, 5000)
-"""At least and at most, under faults: three micro-batches or so for each fault."""
+"""At least and at most, under faults: what piles up behind one of them is a micro-batch, or a few."""
 FIRST_COMMIT_S: Final = 150.0
 FEED_S: Final = 120.0
 IDLE_S: Final = 120.0
@@ -250,7 +250,7 @@ class _Options:
         if self.faults == 0:
             return PER_BATCH
         least, most = PER_BATCH_STRUCK
-        return max(least, min(most, self.records // (3 * (1 + (self.faults or 20)))))
+        return max(least, min(most, self.records // (1 + (self.faults or 20))))
 
     @property
     def seconds(self) -> float:
