@@ -37,9 +37,9 @@ WITH_A_SESSION = (
 KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 
 
-SELECTED = ("spark", "verify")
+SELECTED = ("spark", "verify", "pipelines")
 """Folders of which `make test` has a selection. `make faults`, and whoever names a broker, gets everything."""
-STARTED_FIRST = ("tests/spark/", "tests/verify/test_spark_workload.py")
+STARTED_FIRST = ("tests/spark/", "tests/pipelines/", "tests/verify/test_spark_workload.py")
 """What takes longest: whoever begins with it is not waited for in the end."""
 
 

@@ -290,6 +290,16 @@ class TestLostCheckpoint:
         assert "startingOffsets=committed" in message
         assert len(streams.output()) == 10
 
+    def test_query_with_state_is_refused_even_where_it_left_off(self, streams: Streams) -> None:
+        streams.send(range(10))
+        streams.run(streams.sink(new_checkpoint="never"))
+        shutil.rmtree(streams.checkpoint)
+        streams.send(range(10, 12))
+        start = {"startingOffsets": "committed", "kafka.group.id": streams.app_id}
+        message = failure(streams, streams.sink(new_checkpoint="never"), **start)
+        assert "without the state that it had collected" in message
+        assert len(streams.output()) == 10
+
     def test_other_start_is_accepted_if_told(self, streams: Streams) -> None:
         streams.send(range(10))
         streams.run()

@@ -18,13 +18,15 @@ from typing import Any, Final
 from onceflow.client.admin import Admin
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
-from onceflow.pipelines.pipeline import DEAD_LETTERS, Pipeline
-from onceflow.pipelines.stages import through_steps, typed
+from onceflow.pipelines.pipeline import Pipeline
+from onceflow.pipelines.stages import through_steps, topic_names, typed
 
 __all__ = ["Job", "JobSettings", "check", "create_topics", "missing_topics", "start"]
 
 BATCH_HEADER: Final = "batch"
 LOOK_EVERY_S: Final = 0.2
+PER_TASK: Final = 25_000
+"""Records that a task reads at most: three partitions are no equal work for two cores, eight pieces of them are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +108,11 @@ def check(pipeline: Pipeline, settings: JobSettings) -> None:
 def start(pipeline: Pipeline, settings: JobSettings, spark: Any) -> Job:
     """Begin to run. `spark`: a session of `onceflow.spark.session`."""
     check(pipeline, settings)
-    names = {each.topic: f"{settings.prefix}{each.topic}" for each in pipeline.inputs}
-    frame = _rows(pipeline, _source(spark, settings, settings.app(pipeline), names), names)
+    names = topic_names(pipeline, settings.prefix)
+    frame = _rows(pipeline, _source(spark, settings, pipeline, names), names)
     query = (
         frame.writeStream.outputMode("append" if pipeline.steps else "update")
-        .foreachBatch(_writer(pipeline, settings))
+        .foreachBatch(_sink(pipeline, settings))
         .option("checkpointLocation", settings.checkpoint)
         .queryName(settings.app(pipeline))
     )
@@ -121,12 +123,13 @@ def start(pipeline: Pipeline, settings: JobSettings, spark: Any) -> Job:
     return Job(query.start())
 
 
-def _source(spark: Any, settings: JobSettings, app_id: str, names: Mapping[str, str]) -> Any:
+def _source(spark: Any, settings: JobSettings, pipeline: Pipeline, names: Mapping[str, str]) -> Any:
     options = {
         "kafka.bootstrap.servers": settings.bootstrap,
-        "subscribe": ",".join(names.values()),
+        "subscribe": ",".join(names[each.topic] for each in pipeline.inputs),
         "startingOffsets": settings.starting_offsets,
-        **({"kafka.group.id": app_id} if settings.starting_offsets == "committed" else {}),
+        **({"kafka.group.id": settings.app(pipeline)} if settings.starting_offsets == "committed" else {}),
+        "maxRecordsPerPartition": str(PER_TASK),
         **({} if settings.per_batch is None else {"maxOffsetsPerTrigger": str(settings.per_batch)}),
         **settings.source_options,
     }
@@ -140,22 +143,22 @@ def _rows(pipeline: Pipeline, source: Any, names: Mapping[str, str]) -> Any:
     built = pipeline.build(good)
     if missing := {"topic", "key", "value"} - set(built.columns):
         raise ConfigError(f"what {pipeline.name!r} builds has no column {', '.join(sorted(missing))}")
-    return built.select("topic", "key", "value").unionByName(letters)
-
-
-def _writer(pipeline: Pipeline, settings: JobSettings) -> Callable[[Any, int], None]:
-    """For `foreachBatch`."""
     from pyspark.sql import functions as sql
 
+    topics = sql.create_map(*(sql.lit(each) for pair in names.items() for each in pair))
+    known = sql.coalesce(topics[sql.col("topic")], sql.raise_error(_undeclared(pipeline)))
+    return built.select(known.alias("topic"), "key", "value").unionByName(letters)
+
+
+def _undeclared(pipeline: Pipeline) -> str:
+    return (
+        f"the pipeline {pipeline.name!r} writes to a topic that is not declared: there is {', '.join(pipeline.outputs)}"
+    )
+
+
+def _sink(pipeline: Pipeline, settings: JobSettings) -> Any:
     from onceflow.spark.sink import KafkaSink
 
-    sink = KafkaSink(app_id=settings.app(pipeline), bootstrap_servers=settings.bootstrap, **settings.sink_options)
-    letters = f"{settings.prefix}{pipeline.dead_letters}"
-    topic = sql.when(sql.col("topic") == DEAD_LETTERS, sql.lit(letters))
-    topic = topic.otherwise(sql.concat(sql.lit(settings.prefix), sql.col("topic"))).alias("topic")
-
-    def write(frame: Any, batch_id: int) -> None:
-        header = sql.struct(sql.lit(BATCH_HEADER).alias("key"), sql.lit(str(batch_id)).cast("binary").alias("value"))
-        sink(frame.select(topic, "key", "value", sql.array(header).alias("headers")), batch_id)
-
-    return write
+    options: dict[str, Any] = {"batch_header": BATCH_HEADER, "new_checkpoint": "never" if pipeline.steps else "refuse"}
+    options |= settings.sink_options
+    return KafkaSink(app_id=settings.app(pipeline), bootstrap_servers=settings.bootstrap, **options)

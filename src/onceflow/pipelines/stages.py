@@ -18,11 +18,12 @@ Invariants:
 from __future__ import annotations
 
 import gc
-import pickle
+import marshal
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -31,7 +32,7 @@ from onceflow.errors import ConfigError, OnceflowError
 from onceflow.pipelines.parsing import Parser, Unfit, dead_letter_json, dumps
 from onceflow.pipelines.pipeline import DEAD_LETTERS, Pipeline, Record, Send, Step
 
-__all__ = ["Pages", "StepFailed", "shard_of", "through_steps", "typed"]
+__all__ = ["Pages", "StepFailed", "shard_of", "through_steps", "topic_names", "typed"]
 
 PARCEL: Final = "shard INT, parcel BINARY"
 ROWS: Final = "topic STRING, key STRING, value STRING"
@@ -55,16 +56,24 @@ def shard_of(key: object, shards: int) -> int:
     return zlib.crc32(str(key).encode()) % shards
 
 
-def through_steps(source: Any, pipeline: Pipeline, names: Mapping[str, str]) -> Any:
-    """From the records of a Kafka source to rows with `topic` (a name of the pipeline's), `key` and `value`.
+def topic_names(pipeline: Pipeline, prefix: str) -> dict[str, str]:
+    """What Kafka calls the topics that a pipeline speaks of."""
+    own = {name: f"{prefix}{name}" for name in (*(each.topic for each in pipeline.inputs), *pipeline.outputs)}
+    return {**own, DEAD_LETTERS: f"{prefix}{pipeline.dead_letters}"}
 
-    `names`: what the source calls the pipeline's topics.
+
+def through_steps(source: Any, pipeline: Pipeline, names: Mapping[str, str]) -> Any:
+    """From the records of a Kafka source to rows with `topic`, `key` and `value`.
+
+    `names`: what Kafka calls the pipeline's topics (`topic_names`).
     """
     frame = _raw(source).mapInArrow(_Packing(pipeline, names), PARCEL)
+    schemas = {each.topic: each.schema for each in pipeline.inputs}
+    written = {name: names[name] for name in (*pipeline.outputs, DEAD_LETTERS)}
     for step, following in zip(pipeline.steps, (*pipeline.steps[1:], None), strict=True):
-        processor = _processor(step, following, {each.topic: each.schema for each in pipeline.inputs})
+        work = _Work(step, following, schemas, written)
         frame = frame.groupBy("shard").transformWithStateInPandas(
-            processor, PARCEL if following else ROWS, outputMode="Append", timeMode="None"
+            _processor(work), PARCEL if following else ROWS, outputMode="Append", timeMode="None"
         )
     return frame
 
@@ -81,7 +90,7 @@ def typed(source: Any, pipeline: Pipeline, names: Mapping[str, str]) -> tuple[An
     return (
         parsed.where(sql.col(LETTER).isNull()).drop(LETTER),
         letters.select(
-            sql.lit(DEAD_LETTERS).alias("topic"),
+            sql.lit(names[DEAD_LETTERS]).alias("topic"),
             sql.lit(None).cast("string").alias("key"),
             letters[LETTER].alias("value"),
         ),
@@ -145,11 +154,13 @@ class _Packing:
         for batch in batches:
             with _no_garbage():
                 parcels = _Parcels(step)
+                letters: Sends = []
                 for timestamp, topic, partition, offset, values, letter in records.parse(batch):
                     if values is None:
-                        parcels.send(DEAD_LETTERS, None, letter)
+                        letters.append((self._names[DEAD_LETTERS], None, letter))
                     else:
                         parcels.add(values[key_at[topic]], (timestamp, topic, partition, offset, values))
+                parcels.pass_on(letters)
                 packed = pa.RecordBatch.from_pylist(parcels.rows(), schema=schema)
             yield packed
 
@@ -219,8 +230,8 @@ class _Parcels:
             shard = self._known[key] = shard_of(key, self._shards)
         self._items[shard].append(item)
 
-    def send(self, topic: str, key: str | None, value: str | None) -> None:
-        self._sends.append((topic, key, value))
+    def pass_on(self, sends: Sends) -> None:
+        self._sends += sends
 
     def rows(self) -> list[dict[str, Any]]:
         """What only passes through goes with any of the shards."""
@@ -229,7 +240,7 @@ class _Parcels:
         return [
             {
                 "shard": shard,
-                "parcel": pickle.dumps((self._items[shard], self._sends[index * share : (index + 1) * share])),
+                "parcel": marshal.dumps((self._items[shard], self._sends[index * share : (index + 1) * share])),
             }
             for index, shard in enumerate(shards)
         ]
@@ -294,8 +305,8 @@ class Pages(MutableMapping[str, Any]):
                 self._store.updateValue((name,), (now,))
 
 
-def _processor(step: Step, following: Step | None, schemas: Mapping[str, type[Any]]) -> Any:
-    """Spark's view of a step. `schemas`: of the values of records, by topic."""
+def _processor(work: _Work) -> Any:
+    """Spark's view of a step."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     class Processor(StatefulProcessor):
@@ -303,10 +314,10 @@ def _processor(step: Step, following: Step | None, schemas: Mapping[str, type[An
             self._store = handle.getMapState(STATE, "page STRING", "content STRING")
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-            parcels = [pickle.loads(parcel) for frame in rows for parcel in frame["parcel"]]
+            parcels = [marshal.loads(parcel) for frame in rows for parcel in frame["parcel"]]
             pages = Pages(self._store)
-            with _blamed_on(step), _no_garbage():
-                yield from _frames(step, following, schemas, pages, parcels)
+            with _blamed_on(work.step), _no_garbage():
+                yield from _frames(work, pages, parcels)
                 pages.save()
 
         def close(self) -> None:
@@ -315,42 +326,61 @@ def _processor(step: Step, following: Step | None, schemas: Mapping[str, type[An
     return Processor()
 
 
-def _frames(
-    step: Step,
-    following: Step | None,
-    schemas: Mapping[str, type[Any]],
-    pages: Pages,
-    parcels: list[tuple[list[Any], Sends]],
-) -> Iterator[Any]:
+@dataclass(frozen=True)
+class _Work:
+    """A step in its pipeline."""
+
+    step: Step
+    following: Step | None
+    schemas: Mapping[str, type[Any]]
+    """Of the values of records, by topic."""
+    names: Mapping[str, str]
+    """Of the topics that may be written."""
+
+
+def _frames(work: _Work, pages: Pages, parcels: list[tuple[list[Any], Sends]]) -> Iterator[Any]:
     """What comes out of a step for one shard, as pandas wants it."""
     import pandas
 
     sends: Sends = [each for _, passing in parcels for each in passing]
-    items = _unpacked(step, schemas, [each for items, _ in parcels for each in items])
-    onward = None if following is None else _Parcels(following)
-    for each in step.run(pages, items) if items else ():
-        if type(each) is Send:
-            topic, key, value = each
-            sends.append((topic, key, value if value is None or type(value) is str else dumps(value)))
-        elif onward is None or following is None or type(each) is not following.takes:
-            raise ConfigError(_unexpected(step, following, each))
-        else:
-            onward.add(getattr(each, following.by), tuple(each))
-    if onward is None:
+    items = _unpacked(work, [each for items, _ in parcels for each in items])
+    if work.following is None:
+        if items:
+            sends += _run(work, pages, items, None)
         if sends:
             yield pandas.DataFrame(sends, columns=["topic", "key", "value"])
         return
-    for send in sends:
-        onward.send(*send)
+    onward = _Parcels(work.following)
+    if items:
+        sends += _run(work, pages, items, onward)
+    onward.pass_on(sends)
     if rows := onward.rows():
         yield pandas.DataFrame(rows)
 
 
-def _unpacked(step: Step, schemas: Mapping[str, type[Any]], items: list[Any]) -> list[Any]:
+def _run(work: _Work, pages: Pages, items: list[Any], onward: _Parcels | None) -> Sends:
+    """What the step sends; what is for the next step goes into its parcels."""
+    sends: Sends = []
+    names, following = work.names, work.following
+    for each in work.step.run(pages, items):
+        if type(each) is Send:
+            topic, key, value = each
+            if topic not in names:
+                raise ConfigError(f"it sends to {topic!r}, which is not declared: there is {', '.join(names)}")
+            sends.append((names[topic], key, value if value is None or type(value) is str else dumps(value)))
+        elif onward is None or following is None or type(each) is not following.takes:
+            raise ConfigError(_unexpected(work.step, following, each))
+        else:
+            onward.add(getattr(each, following.by), tuple(each))
+    return sends
+
+
+def _unpacked(work: _Work, items: list[Any]) -> list[Any]:
     """In their order, and of their types."""
     items.sort()
-    if step.takes is not None:
-        return [step.takes(*each) for each in items]
+    takes, schemas = work.step.takes, work.schemas
+    if takes is not None:
+        return [takes(*each) for each in items]
     return [
         Record(timestamp, topic, partition, offset, schemas[topic](*value))
         for timestamp, topic, partition, offset, value in items

@@ -52,7 +52,7 @@ LATE_MS: Final = HOUR_MS
 EARLY_MS: Final = HOUR_MS
 """So much later than its arrival in Kafka may an event have happened: clocks differ."""
 SEEN_MAX: Final = 50
-BUCKETS: Final = 16
+BUCKETS: Final = 8
 """Pages of users in a shard. Users are found by it: fixed by the first run."""
 RATE: Final = 0.02
 """How far the model moves with each sample."""

@@ -1,7 +1,7 @@
 """What could be seen of a pipeline's outputs while it ran, compared with what is there in the end.
 
-    Visibility(written).look(ends)        all partitions at one moment: the same micro-batches everywhere
-    Shown(written).check(reader, ...)     what one reader was shown: all of it, and nothing else
+Visibility(written).look(ends)        all partitions at one moment: the same micro-batches everywhere
+Shown(written).check(reader, ...)     what one reader was shown: all of it, and nothing else
 """
 
 from __future__ import annotations
@@ -96,9 +96,7 @@ class Shown:
         self.reads = 0
         self.differences = Differences()
 
-    def check(
-        self, who: str, place: Place, start: int, end: int, shown: Mapping[int | None, tuple[int, int]]
-    ) -> None:
+    def check(self, who: str, place: Place, start: int, end: int, shown: Mapping[int | None, tuple[int, int]]) -> None:
         """A reader went from one offset to another. `shown`: how many records of each micro-batch, and their
         `checksum`."""
         self.reads += 1

@@ -143,7 +143,7 @@ class BatchWriter:
     def write_at_least_once(self, frame: Any, batch_id: int, query_id: str) -> BatchResult:
         """Without a transaction: a batch that is run again is written again."""
         begun = time.monotonic()
-        rows = frame.mapInArrow(task_writer(self._plan()), RESULT_SCHEMA).collect()
+        rows = frame.mapInArrow(task_writer(self._plan(batch_id)), RESULT_SCHEMA).collect()
         partitions = [json.loads(each.partitions) for each in rows]
         result = BatchResult(
             app_id=self.app_id,
@@ -177,7 +177,7 @@ class BatchWriter:
             with self._step(Step.WRITE, batch_id):
                 recording = _Recording(lambda: self._record(recorded, transaction), ahead=ticket.version == V2)
                 try:
-                    tasks = self._run_tasks(frame, run, sequencer, transaction)
+                    tasks = self._run_tasks(frame, batch_id, run, sequencer, transaction)
                 finally:
                     recording.wait()
             written = time.monotonic()
@@ -239,9 +239,11 @@ class BatchWriter:
             return transaction.renew()
         return transaction.ticket
 
-    def _run_tasks(self, frame: Any, run: Run, sequencer: Sequencer, transaction: SharedTransaction) -> dict[int, int]:
+    def _run_tasks(
+        self, frame: Any, batch_id: int, run: Run, sequencer: Sequencer, transaction: SharedTransaction
+    ) -> dict[int, int]:
         """The attempt that did each task, by what Spark says."""
-        plan = self._plan(ticket=transaction.ticket, door=sequencer.open(run))
+        plan = self._plan(batch_id, ticket=transaction.ticket, door=sequencer.open(run))
         try:
             rows = frame.mapInArrow(task_writer(plan), RESULT_SCHEMA).collect()
         except Exception as problem:  # whatever Spark raises; it is the cause of what we raise
@@ -388,8 +390,9 @@ class BatchWriter:
 
     # --- the rest
 
-    def _plan(self, **shared: Any) -> WritePlan:
+    def _plan(self, batch_id: int, **shared: Any) -> WritePlan:
         settings = self.settings
+        header = settings.batch_header
         return WritePlan(
             settings=settings.client,
             topic=settings.topic,
@@ -399,6 +402,7 @@ class BatchWriter:
             batch_bytes=settings.batch_bytes,
             buffer_bytes=settings.buffer_bytes,
             delivery_timeout_s=settings.delivery_timeout_ms / 1000,
+            header=None if header is None else (header, str(batch_id)),
             **shared,
         )
 

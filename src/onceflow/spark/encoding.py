@@ -35,7 +35,7 @@ from onceflow.wire import batch as wire_batch
 from onceflow.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE
 from onceflow.wire.compression import Codec, compress
 
-__all__ = ["BATCH_BYTES_MAX", "Packed", "Rows", "group_by_partition", "pack", "pack_by_partition"]
+__all__ = ["BATCH_BYTES_MAX", "Packed", "Rows", "group_by_partition", "header_section", "pack", "pack_by_partition"]
 
 BATCH_BYTES_MAX: Final = 1_000_000
 """Below Kafka's default `max.message.bytes` of 1,048,588, even where compression makes random bytes longer."""
@@ -56,6 +56,8 @@ class Rows:
     headers: pa.ListArray | None = None
     """Lists of structs of a key (a string, never null) and a value (binary, may be null). A null list is empty."""
     timestamps_ms: Milliseconds | None = None
+    every_header: bytes | None = None
+    """The headers of each and every row, as `header_section` makes them, if there is no column of headers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", binary_of(self.values))
@@ -83,6 +85,7 @@ class Rows:
             keys=None if self.keys is None else self.keys.take(chosen),
             headers=None if self.headers is None else self.headers.take(chosen),
             timestamps_ms=None if self.timestamps_ms is None else self.timestamps_ms[indices],
+            every_header=self.every_header,
         )
 
     def slice(self, start: int, length: int) -> Rows:
@@ -92,6 +95,7 @@ class Rows:
             keys=None if self.keys is None else self.keys.slice(start, length),
             headers=None if self.headers is None else self.headers.slice(start, length),
             timestamps_ms=None if self.timestamps_ms is None else self.timestamps_ms[start : start + length],
+            every_header=self.every_header,
         )
 
 
@@ -242,13 +246,13 @@ class _Fields:
     @classmethod
     def of(cls, rows: Rows, now_ms: int) -> _Fields:
         keys = None if rows.keys is None or rows.keys.null_count == len(rows) else rows.keys
-        headers = _NO_HEADERS if rows.headers is None else _headers(rows.headers)
+        headers = _headers_of(rows)
         key_lengths = None if keys is None else lengths_of(keys)
         value_lengths = lengths_of(rows.values)
         sizes = np.maximum(value_lengths, 0).astype(np.int64)
         if key_lengths is not None:
             sizes += np.maximum(key_lengths, 0)
-        sizes += 1 if isinstance(headers, pa.Scalar) else lengths_of(headers)
+        sizes += len(headers.as_py()) if isinstance(headers, pa.Scalar) else lengths_of(headers)
         return cls(_timestamps(rows, now_ms), keys, key_lengths, rows.values, value_lengths, headers, sizes)
 
     def sizes_at_most(self) -> Sizes:
@@ -283,6 +287,20 @@ def _timestamps(rows: Rows, now_ms: int) -> Milliseconds:
 
 
 # --- headers
+
+
+def header_section(name: str, value: str) -> bytes:
+    """One header as it stands in a record: the count, then the header."""
+    both = [each.encode() for each in (name, value)]
+    lengths = [glued(1, varints(np.array([len(each)])))[0].as_py() for each in both]
+    count = glued(1, varints(np.array([1])))[0].as_py()
+    return b"".join([count, lengths[0], both[0], lengths[1], both[1]])
+
+
+def _headers_of(rows: Rows) -> pa.Array | pa.Scalar:
+    if rows.headers is not None:
+        return _headers(rows.headers)
+    return _NO_HEADERS if rows.every_header is None else binary_scalar(rows.every_header)
 
 
 def _headers(lists: pa.ListArray) -> pa.Array | pa.Scalar:

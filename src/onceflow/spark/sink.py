@@ -35,6 +35,7 @@ from typing import Any, Final, NoReturn
 from onceflow.client.addresses import parse_bootstrap
 from onceflow.client.admin import TopicMissingError
 from onceflow.client.cluster import Refused, TopicPartition
+from onceflow.client.offsets import persistently
 from onceflow.errors import ConfigError, ErrorCode
 from onceflow.spark.batch_writer import BatchWriter, Recorded
 from onceflow.spark.listening import BatchResult, SinkListener
@@ -46,7 +47,7 @@ from onceflow.spark.writing import WriteSettings, check_columns
 
 __all__ = ["KafkaSink", "write"]
 
-NEW_CHECKPOINT: Final = ("refuse", "accept")
+NEW_CHECKPOINT: Final = ("refuse", "accept", "never")
 
 
 class KafkaSink:
@@ -54,7 +55,8 @@ class KafkaSink:
 
     - `app_id`: the name of the application: its transactional id and its consumer group. One running query each.
     - `new_checkpoint`: what to do when Kafka knows the app and the checkpoint is another one, which does not start
-      where the app left off: "refuse" (records would be lost or doubled), or "accept".
+      where the app left off: "refuse" (records would be lost or doubled), or "accept". "never": also refuse one that
+      does start there, because the query keeps state, which was in the old checkpoint.
     - `listeners`: told about each batch and each step.
     """
 
@@ -72,7 +74,9 @@ class KafkaSink:
         if not isinstance(app_id, str) or not app_id.strip():
             raise ConfigError("app_id must be a name: it identifies the application to Kafka, over restarts")
         if new_checkpoint not in NEW_CHECKPOINT:
-            raise ConfigError(f"new_checkpoint={new_checkpoint!r} does not exist; there is 'refuse' and 'accept'")
+            raise ConfigError(
+                f"new_checkpoint={new_checkpoint!r} does not exist; there is {', '.join(map(repr, NEW_CHECKPOINT))}"
+            )
         self.app_id = app_id
         self.settings = _settings(bootstrap_servers=bootstrap_servers, topic=topic, **settings)
         self._new_checkpoint = new_checkpoint
@@ -84,7 +88,7 @@ class KafkaSink:
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         _refuse_connect(frame)
-        check_columns(frame.schema, self.settings.topic)
+        check_columns(frame.schema, self.settings.topic, self.settings.batch_header)
         batch = running_batch(frame, batch_id)
         _claim(self, batch, frame.sparkSession)
         self._check_only_call(batch)
@@ -151,6 +155,8 @@ class KafkaSink:
         if known is None:
             return False
         if known.query_id != batch.query_id:
+            if self._new_checkpoint == "never":
+                raise _no_state(known)
             if self._new_checkpoint == "refuse":
                 _check_start(known, batch)
             return False
@@ -192,9 +198,9 @@ class KafkaSink:
             return {}
         cluster = self._writer.cluster
         try:
-            there = cluster.leaders({topic for topic, _ in offsets})
+            there = persistently(lambda: cluster.leaders({topic for topic, _ in offsets}))
         except TopicMissingError:
-            there = cluster.leaders(None)
+            there = persistently(lambda: cluster.leaders(None))
         return {where: at for where, at in offsets.items() if where in there}
 
 
@@ -220,7 +226,7 @@ def write(
     checked = _settings(bootstrap_servers=bootstrap_servers, topic=topic, **settings)
     if checked.is_exactly_once:
         _refuse_connect(frame)
-    check_columns(frame.schema, checked.topic)
+    check_columns(frame.schema, checked.topic, checked.batch_header)
     if getattr(frame, "isStreaming", False):
         raise ConfigError("this DataFrame streams: use df.writeStream.foreachBatch(KafkaSink(...))")
     writer = BatchWriter(checked, app_id or f"onceflow-write-{uuid.uuid4()}", tuple(listeners))
@@ -252,6 +258,14 @@ def _settings(**given: Any) -> WriteSettings:
         near = difflib.get_close_matches(unknown, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known)}"
         raise ConfigError(f"{unknown!r} is not a setting of the sink: {hint}") from None
+
+
+def _no_state(known: Progress) -> CheckpointMismatch:
+    return CheckpointMismatch(
+        f"the app {known.app_id!r} is known to Kafka (batch {known.batch_id} of another checkpoint), and this "
+        "query has a new checkpoint, without the state that it had collected. Nothing was written. Bring the old "
+        "checkpoint back, or begin anew: with another app_id and topics of its own"
+    )
 
 
 def _check_start(known: Progress, batch: MicroBatch) -> None:

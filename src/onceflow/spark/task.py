@@ -30,7 +30,7 @@ from onceflow.client.settings import ClientSettings
 from onceflow.client.shared_transaction import TRANSACTION_OVER, Ticket
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.spark.columns import array_of, binary_array
-from onceflow.spark.encoding import Packed, Rows, group_by_partition, pack_by_partition
+from onceflow.spark.encoding import Packed, Rows, group_by_partition, header_section, pack_by_partition
 from onceflow.spark.murmur2 import partitions_of
 from onceflow.spark.positions import connected
 from onceflow.spark.progress import PROGRESS_TOPIC
@@ -65,6 +65,8 @@ class WritePlan:
     batch_bytes: int
     buffer_bytes: int
     delivery_timeout_s: float
+    header: tuple[str, str] | None = None
+    """Name and value, for every row."""
     ticket: Ticket | None = None
     """None: at least once, each task with a producer id of its own."""
     door: Door | None = None
@@ -201,6 +203,7 @@ def _packed(
         keys=columns.get("key"),
         values=columns["value"],
         headers=columns.get("headers"),
+        every_header=None if plan.header is None else header_section(*plan.header),
         timestamps_ms=_milliseconds(columns["timestamp"], now_ms) if "timestamp" in columns else None,
     )
     found: dict[TopicPartition, list[Packed]] = defaultdict(list)

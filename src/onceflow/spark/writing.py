@@ -49,6 +49,9 @@ class WriteSettings:
     micro-batch must end within it."""
     delivery_timeout_ms: int = 120_000
     """How long a task tries to have a record batch acknowledged, and the driver to reach a coordinator."""
+    batch_header: str | None = None
+    """A header of this name for every record, with the number of the micro-batch as its value: who reads can tell what
+    was written together."""
     retries: int = 3
     """How often a batch that failed is aborted and run again as a whole."""
     driver_host: str | None = None
@@ -75,6 +78,8 @@ class WriteSettings:
                 raise ConfigError(f"{name}={value!r} is not possible: it must be a number from {least} on")
         if self.compression_level is not None and self.compression_level not in LEVELS.get(self.codec, ()):
             raise ConfigError(f"compression_level={self.compression_level!r} does not exist for {self.compression}")
+        if self.batch_header is not None and (not isinstance(self.batch_header, str) or not self.batch_header):
+            raise ConfigError(f"batch_header={self.batch_header!r} is no name for a header")
         if self.topic == PROGRESS_TOPIC:
             raise ConfigError(f"{PROGRESS_TOPIC} is where progress is kept; choose another topic")
         if self.topic is not None and not self.topic:
@@ -106,7 +111,7 @@ _OURS: Final = frozenset(
 _OURS_BECAUSE: Final = "the sink needs it as it is, or has an argument of its own for it"
 
 
-def check_columns(schema: Any, topic: str | None) -> None:
+def check_columns(schema: Any, topic: str | None, batch_header: str | None = None) -> None:
     """Raises `ConfigError` unless a DataFrame with this schema can be written."""
     types = {each.name: each.dataType.simpleString() for each in schema.fields}
     for name, kind in types.items():
@@ -120,6 +125,8 @@ def check_columns(schema: Any, topic: str | None) -> None:
             raise ConfigError(f"column {name!r} is {kind}; it must be {' or '.join(COLUMNS[name])}")
     if "value" not in types:
         raise ConfigError("there is no column 'value'")
+    if batch_header is not None and "headers" in types:
+        raise ConfigError("rows with a column 'headers' cannot have a batch_header as well: put it into the column")
     if topic is None and "topic" not in types:
         raise ConfigError("where to? Give the sink topic='...', or the rows a column 'topic'")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import marshal
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 from onceflow.errors import ConfigError
 from onceflow.pipelines import Input, Pipeline, Record, Send, State, Step
 from onceflow.pipelines.parsing import INT_MAX
-from onceflow.pipelines.pipeline import DEAD_LETTERS
-from onceflow.pipelines.stages import Pages, StepFailed, _blamed_on, _columns, _frames, _Packing, _Parcels, shard_of
+from onceflow.pipelines.stages import (
+    Pages,
+    StepFailed,
+    _blamed_on,
+    _columns,
+    _frames,
+    _Packing,
+    _Parcels,
+    _Work,
+    shard_of,
+    topic_names,
+)
 
 
 class Click(NamedTuple):
@@ -160,12 +170,12 @@ class TestShards:
 
 
 def unpacked(rows: list[dict[str, Any]]) -> dict[int, tuple[list[Any], list[Any]]]:
-    return {row["shard"]: pickle.loads(row["parcel"]) for row in rows}
+    return {row["shard"]: marshal.loads(row["parcel"]) for row in rows}
 
 
 class TestParcels:
     def test_each_shard_gets_its_items_in_one_row(self) -> None:
-        parcels = _Parcels(Step(count, by="page"))
+        parcels = _Parcels(Step(count, by="page", shards=8))
         for number in range(100):
             parcels.add(f"page-{number % 10}", (number,))
         rows = unpacked(parcels.rows())
@@ -179,8 +189,7 @@ class TestParcels:
         parcels = _Parcels(Step(count, by="page"))
         for number in range(items):
             parcels.add(f"page-{number}", (number,))
-        for number in range(sends):
-            parcels.send("views", str(number), None)
+        parcels.pass_on([("views", str(number), None) for number in range(sends)])
         found = [each for _, passing in unpacked(parcels.rows()).values() for each in passing]
         assert sorted(found, key=lambda each: int(each[1])) == [("views", str(number), None) for number in range(sends)]
 
@@ -218,7 +227,7 @@ def batch(*records: tuple[str, int, int, int, bytes | None, bytes | None]) -> An
 
 class TestPacking:
     def test_records_are_parsed_under_the_name_that_the_pipeline_knows(self) -> None:
-        [packed] = _Packing(PAGES, {"clicks": "eu-clicks"})(
+        [packed] = _Packing(PAGES, topic_names(PAGES, "eu-"))(
             [batch(("eu-clicks", 1, 5, 99, b"k", b'{"page":"/","user":"ann"}'))]
         )
         [(items, sends)] = unpacked(packed.to_pylist()).values()
@@ -226,15 +235,16 @@ class TestPacking:
         assert sends == []
 
     def test_what_does_not_fit_travels_along_as_a_dead_letter(self) -> None:
-        [packed] = _Packing(PAGES, {"clicks": "clicks"})([batch(("clicks", 0, 0, 1, None, b"{"))])
+        [packed] = _Packing(PAGES, topic_names(PAGES, ""))([batch(("clicks", 0, 0, 1, None, b"{"))])
         [(items, [(topic, key, letter)])] = unpacked(packed.to_pylist()).values()
-        assert (items, topic, key) == ([], DEAD_LETTERS, None)
+        assert (items, topic, key) == ([], "pages_dead_letters", None)
         assert '"reason":"not JSON"' in letter
 
 
 def through(step: Step, following: Step | None, parcels: list[Any], store: Store | None = None) -> list[Any]:
     pages = Pages(store or Store())
-    frames = list(_frames(step, following, {"clicks": Click}, pages, parcels))
+    names = {each: f"eu-{each}" for each in PAGES.outputs}
+    frames = list(_frames(_Work(step, following, {"clicks": Click}, names), pages, parcels))
     pages.save()
     return [tuple(row) for frame in frames for row in frame.itertuples(index=False)]
 
@@ -247,20 +257,21 @@ class TestSteps:
         one = [(5, "clicks", 0, 9, ("/", "a")), (1, "clicks", 0, 3, ("/", "b"))]
         two = [(1, "clicks", 0, 2, ("/", "c"))]
         rows = through(Step(told, by="page"), None, [(one, []), (two, [])])
-        assert rows == [("views", None, "1/clicks/2,1/clicks/3,5/clicks/9")]
+        assert rows == [("eu-views", None, "1/clicks/2,1/clicks/3,5/clicks/9")]
 
     def test_a_step_hands_on_to_the_next_and_what_it_sends_passes_through(self) -> None:
         first, second = PAGES.steps
         store = Store()
         records = [(2, "clicks", 0, 1, ("/b", "bob")), (1, "clicks", 0, 0, ("/a", "ann"))]
         [(shard, parcel)] = through(first, second, [(records, [("dead_letters", None, "x")])], store)
-        items, sends = pickle.loads(parcel)
+        items, sends = marshal.loads(parcel)
         assert (shard, items) == (0, [("ann", "/a"), ("bob", "/b")])
-        assert sends == [("dead_letters", None, "x"), ("views", "/a", '{"views":1}'), ("views", "/b", '{"views":1}')]
+        one = '{"views":1}'
+        assert sends == [("dead_letters", None, "x"), ("eu-views", "/a", one), ("eu-views", "/b", one)]
         assert store.pages == {"/a": "1", "/b": "1"}
 
         rows = through(second, None, [([("bob", "/b"), ("ann", "/a")], sends)])
-        assert rows == [*sends, ("lists", None, "ann:/a bob:/b")], "what a step is handed comes sorted"
+        assert rows == [*sends, ("eu-lists", None, "ann:/a bob:/b")], "what a step is handed comes sorted"
 
     def test_a_step_without_records_is_not_called(self) -> None:
         def never(state: State, clicks: list[Any]) -> Iterator[Send]:
@@ -285,6 +296,13 @@ class TestSteps:
 
         with pytest.raises(ConfigError, match=words):
             through(Step(wrong, by="page"), following, [([(1, "clicks", 0, 0, ("/", "a"))], [])])
+
+    def test_a_topic_that_is_not_declared_is_refused(self) -> None:
+        def elsewhere(state: State, clicks: list[Any]) -> Iterator[Send]:
+            yield Send("vievs", None, None)
+
+        with pytest.raises(ConfigError, match="it sends to 'vievs', which is not declared: there is views, lists"):
+            through(Step(elsewhere, by="page"), None, [([(1, "clicks", 0, 0, ("/", "a"))], [])])
 
     def test_what_a_step_raises_names_the_step_and_the_reason(self) -> None:
         with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onceflow.spark.encoding import BATCH_BYTES_MAX, Packed, Rows, group_by_partition, pack, pack_by_partition
+from onceflow.spark.encoding import (
+    BATCH_BYTES_MAX,
+    Packed,
+    Rows,
+    group_by_partition,
+    header_section,
+    pack,
+    pack_by_partition,
+)
 from onceflow.wire.batch import HEADER_SIZE, checksum, read_header
 from onceflow.wire.compression import Codec
 from onceflow.wire.records import Record, build_batch, read_records
@@ -108,6 +117,16 @@ def test_batches_hold_the_rows_and_are_the_bytes_of_the_plain_encoder(
     for batch in batches:
         assert batch == rebuilt(batch)
         assert len(batch) <= bytes_max or read_header(batch).count == 1
+
+
+@given(st.text(min_size=1), st.text(), st.integers(1, 300))
+def test_a_header_of_every_row_is_in_every_row(name: str, value: str, count: int) -> None:
+    rows = replace(numbered(count), every_header=header_section(name, value))
+    batches = [seal(each) for each in pack(rows, batch_bytes_max=2_000, now_ms=NOW_MS)]
+    assert [headers for _, _, headers, _ in records_of(batches)] == [((name, value.encode()),)] * count
+    for batch in batches:
+        assert batch == rebuilt(batch)
+        assert len(batch) <= 2_000 or read_header(batch).count == 1
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 8191, 8192, 8193])

@@ -70,6 +70,7 @@ def test_client_settings_carry_the_address_and_kafkas_own_names_and_can_travel()
         ({"kafka": {"acks": "1"}}, "acks.* cannot be set"),
         ({"bootstrap_servers": "localhost:x"}, "localhost:x"),
         ({"bootstrap_servers": ""}, "address"),
+        ({"batch_header": ""}, "batch_header='' is no name"),
     ],
     ids=str,
 )
@@ -116,6 +117,13 @@ def test_without_a_topic_of_the_sink_the_rows_need_one() -> None:
     check_columns(schema(value=TEXT, topic=TEXT), None)
     with pytest.raises(ConfigError, match="where to"):
         check_columns(schema(value=TEXT), None)
+
+
+def test_a_batch_header_and_headers_of_rows_exclude_each_other() -> None:
+    columns = {"value": TEXT, "headers": ArrayType(StructType([StructField("key", TEXT), StructField("value", BYTES)]))}
+    check_columns(schema(**columns), "out")
+    with pytest.raises(ConfigError, match="cannot have a batch_header as well"):
+        check_columns(schema(**columns), "out", "batch")
 
 
 @pytest.mark.parametrize(
