@@ -10,6 +10,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -225,6 +226,11 @@ def test_two_steps_write_records_dead_letters_and_batch_numbers_and_go_on_with_t
     later = [each.value["at"] - T0 for each in shop.written("shops") if each.batch == 1]
     assert sorted(later) == [47 * HOUR_MS, 48 * HOUR_MS]
     assert len(shop.written("payments_dead_letters")) == 3
+
+    first, *others = PAYMENTS.steps
+    shop.pipeline = replace(PAYMENTS, steps=[replace(first, shards=3), *others])
+    with pytest.raises(ConfigError, match="the state could not be found again"):
+        shop.run()
 
 
 @pytest.mark.timeout(300)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from onceflow.pipelines.reference import REFERENCES
 from onceflow.verify import report, simulation
 from onceflow.verify.brokers import SOON, Brokers, EmbeddedBrokers
 from onceflow.verify.display import display_for
@@ -53,7 +54,10 @@ PARTS = (
     Part("three", "producers", 60),
     Part("three", "copy", 50),
     Part("three", "spark", 20),
+    *(Part(brokers, pipeline, 20) for pipeline in REFERENCES for brokers in ("onceflow", "kafka")),
 )
+RECORDS = 200_000
+"""Of input, for the pipelines."""
 
 
 def brokers_for(name: str, folder: Path, stack: ExitStack) -> Brokers:
@@ -77,7 +81,10 @@ def one_run(part: Part, faults: int, seed: int, console: Console) -> Verdict:
     console.print(f"\n[bold]{part.brokers} / {part.workload}[/bold], {faults} faults, seed {seed}")
     with ExitStack() as stack:
         brokers = brokers_for(part.brokers, folder, stack)
-        settings = RunSettings(workload=part.workload, seed=seed, faults=faults, folder=folder, brokers=brokers)
+        options = {"records": str(RECORDS), "faults": str(faults)} if part.workload in REFERENCES else {}
+        settings = RunSettings(
+            workload=part.workload, seed=seed, faults=faults, folder=folder, brokers=brokers, options=options
+        )
         display = stack.enter_context(display_for(is_silent=False, title=f"{part.brokers} / {part.workload}"))
         verdict, history = run(settings, display)
         page = report.write(folder, verdict, history)
@@ -111,7 +118,8 @@ def summary(verdicts: Sequence[tuple[Part, Verdict]]) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--brokers", choices=("onceflow", "kafka", "three"), help="only these (default: all)")
-    parser.add_argument("--workload", choices=("producers", "copy", "spark"), help="only this one (default: all)")
+    workloads = sorted({part.workload for part in PARTS})
+    parser.add_argument("--workload", choices=workloads, help="only this one (default: all)")
     parser.add_argument("--faults", type=int, help="so many for each part (default: as listed here)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the first run")
     parser.add_argument("--simulations", type=int, default=SIMULATIONS, help="simulated runs (default: %(default)s)")

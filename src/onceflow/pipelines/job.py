@@ -18,6 +18,7 @@ from typing import Any, Final
 from onceflow.client.admin import Admin
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
+from onceflow.pipelines.checkpoints import check_steps
 from onceflow.pipelines.pipeline import Pipeline
 from onceflow.pipelines.stages import through_steps, topic_names, typed
 
@@ -120,6 +121,7 @@ def start(pipeline: Pipeline, settings: JobSettings, spark: Any) -> Job:
         query = query.trigger(availableNow=True)
     elif settings.trigger is not None:
         query = query.trigger(processingTime=settings.trigger)
+    check_steps(spark, settings.checkpoint, pipeline)
     return Job(query.start())
 
 
