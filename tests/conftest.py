@@ -39,7 +39,7 @@ KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 
 SELECTED = ("spark", "verify", "pipelines")
 """Folders of which `make test` has a selection. `make faults`, and whoever names a broker, gets everything."""
-STARTED_FIRST = ("tests/spark/", "tests/pipelines/", "tests/verify/test_spark_workload.py")
+STARTED_FIRST = ("tests/spark/", "tests/pipelines/")
 """What takes longest: whoever begins with it is not waited for in the end."""
 
 
@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "daily_on_kafka: `make test` runs it on Apache Kafka too, not on our broker only"
     )
+    config.addinivalue_line("markers", "daily_only_on_kafka: `make test` runs it on Apache Kafka only")
     config.addinivalue_line("markers", "faults: takes long; only `make faults` runs it")
 
 
@@ -66,6 +67,8 @@ def _is_daily(item: pytest.Item) -> bool:
         return False
     parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     on_kafka = "kafka" in (parameters.get("broker"), parameters.get("brokers"))
+    if item.get_closest_marker("daily_only_on_kafka"):
+        return on_kafka
     return not on_kafka or item.get_closest_marker("daily_on_kafka") is not None
 
 

@@ -27,7 +27,6 @@ DAILY = "cooperative"
 """The kind of group of every day; the others are in `make faults`."""
 
 
-@pytest.mark.daily_on_kafka
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind == DAILY else pytest.mark.faults) for kind in MEMBERSHIPS]
 )

@@ -31,6 +31,7 @@ def verify(folder: Path, name: str, *, faults: int) -> tuple[Verdict, History]:
     return run(settings)
 
 
+@pytest.mark.faults  # that of the guide is of every day
 def test_a_pipeline_with_transactions_is_clean(tmp_path: Path) -> None:
     verdict, history = verify(tmp_path, "exact", faults=8)
     assert verdict.is_clean, verdict.to_json()

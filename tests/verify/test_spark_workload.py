@@ -44,6 +44,7 @@ def seed_with(*wanted: tuple[str, str]) -> int:
     raise AssertionError("unreachable")
 
 
+@pytest.mark.faults  # of every day are the pipelines, whose driver and broker are killed (tests/pipelines)
 @pytest.mark.timeout(600)
 def test_a_spark_job_under_faults_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = started(lambda: write_settings(tmp_path / "settings"))
