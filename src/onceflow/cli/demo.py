@@ -135,9 +135,9 @@ def run(args: argparse.Namespace) -> int:
     if args.seed is None:
         args.seed = random.randrange(SEED_MAX)
     folder = _folder(args)
-    from onceflow.cli.verify import _interruptible
+    from onceflow.cli.verify import interruptible
 
-    with _interruptible(f"seed {args.seed}"):
+    with interruptible(f"seed {args.seed}"):
         verdict, page = _run(args, folder)
     result = _result(verdict, folder, page)
     if verdict.is_clean:

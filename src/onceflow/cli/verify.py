@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from onceflow.verify.history import History
     from onceflow.verify.verdict import Verdict
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "interruptible", "run"]
 
 SEED_MAX: Final = 1_000_000
 
@@ -68,7 +68,7 @@ def _run_workloads(args: argparse.Namespace) -> int:
     names = PROCESS_LEVEL if args.workload == "all" else (args.workload,)
     folders = {name: _folder(args, name) for name in names}
     verdicts = []
-    with _interruptible(f"seed {args.seed}"):
+    with interruptible(f"seed {args.seed}"):
         for name, folder in folders.items():
             verdicts.append(_run_one(args, name, folder))
     if args.json:
@@ -167,7 +167,7 @@ def _command(args: argparse.Namespace, workload: str) -> str:
 
 
 @contextmanager
-def _interruptible(what: str) -> Iterator[None]:
+def interruptible(what: str) -> Iterator[None]:
     """SIGTERM is taken like Ctrl-C. A second one would disturb the healing and waits; a third ends it all the same."""
     import signal
 

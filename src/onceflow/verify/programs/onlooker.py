@@ -20,12 +20,12 @@ from onceflow.pipelines.reading import written_in
 from onceflow.pipelines.visibility import checksum
 from onceflow.verify.history import Outcome
 from onceflow.verify.programs.life import Life
-from onceflow.verify.programs.reader import POLL_S, _Reader
+from onceflow.verify.programs.reader import POLL_S, Reader
 
 POLL_MAX = 2000
 
 
-class _Onlooker(_Reader):
+class _Onlooker(Reader):
     def run(self) -> None:
         while not self._life.is_over:
             op = self._life.record.begin("read", isolation="read_committed")

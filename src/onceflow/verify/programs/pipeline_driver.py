@@ -32,8 +32,8 @@ from onceflow.verify.programs.spark_driver import (
     LOOK_EVERY_S,
     TRANSACTION_TIMEOUT_MS,
     Chronicle,
-    _session,
-    _settle,
+    new_session,
+    settle,
 )
 from onceflow.verify.workloads.references import load_reference
 
@@ -62,11 +62,11 @@ class PipelineChronicle(Chronicle):
 def main() -> None:
     life = Life.begin()
     settings = life.settings
-    _settle(Path(settings["folder"]), life.process)
+    settle(Path(settings["folder"]), life.process)
     if ":" in settings["reference"]:  # not of this package: Spark's Python workers look for it where we do
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
     pipeline = load_reference(settings["reference"]).pipeline
-    spark = _session(life)
+    spark = new_session(life)
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", RETAINED)
     try:
         with start(pipeline, _job_settings(life, pipeline), spark) as job:

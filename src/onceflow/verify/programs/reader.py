@@ -20,7 +20,7 @@ BEFORE_THE_END = 300
 ASK_S = 10.0
 
 
-class _Reader:
+class Reader:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._consumer = Consumer(
@@ -87,7 +87,7 @@ def _patiently(ask: Any, attempts: int = 6) -> Any:
 def main() -> int:
     life = Life.begin()
     try:
-        reader = _Reader(life)
+        reader = Reader(life)
         reader.run()
     except KafkaException as problem:
         print(problem, file=sys.stderr)

@@ -34,7 +34,7 @@ from onceflow.spark.problems import TakenOver, TransactionTimedOut
 from onceflow.verify.history import Outcome, Recorder
 from onceflow.verify.programs.life import Life
 
-__all__ = ["Chronicle"]
+__all__ = ["Chronicle", "new_session", "settle"]
 
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A life is over before the second compiler has earned back what it costs."""
@@ -112,8 +112,8 @@ class Chronicle(SinkListener):
 
 def main() -> None:
     life = Life.begin()
-    _settle(Path(life.settings["folder"]), life.process)
-    spark = _session(life)
+    settle(Path(life.settings["folder"]), life.process)
+    spark = new_session(life)
     try:
         query = _start(spark, life)
         while not life.is_over and query.isActive:
@@ -126,7 +126,7 @@ def main() -> None:
         sys.exit(f"{life.process}: the query has failed: {str(problem)[:500]}")
 
 
-def _settle(folder: Path, process: str) -> None:
+def settle(folder: Path, process: str) -> None:
     """Where Spark keeps what it keeps: nothing outside of the run's folder.
 
     Executors of a `local-cluster` work below SPARK_HOME, so each life gets one, which is links to the real one. It
@@ -149,7 +149,7 @@ def _settle(folder: Path, process: str) -> None:
     }
 
 
-def _session(life: Life) -> Any:
+def new_session(life: Life) -> Any:
     import onceflow.spark
 
     home = os.environ["SPARK_HOME"]
