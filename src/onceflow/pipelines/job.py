@@ -26,6 +26,8 @@ __all__ = ["Job", "JobSettings", "check", "create_topics", "missing_topics", "st
 
 BATCH_HEADER: Final = "batch"
 LOOK_EVERY_S: Final = 0.2
+FEW: Final = 2_000
+"""So few records are not worth a task for each partition."""
 PER_TASK: Final = 25_000
 """Records that a task reads at most: three partitions are no equal work for two cores, eight pieces of them are."""
 
@@ -132,6 +134,7 @@ def _source(spark: Any, settings: JobSettings, pipeline: Pipeline, names: Mappin
         "startingOffsets": settings.starting_offsets,
         **({"kafka.group.id": settings.app(pipeline)} if settings.starting_offsets == "committed" else {}),
         "maxRecordsPerPartition": str(PER_TASK),
+        "minRecordsPerPartition": str(FEW),
         **({} if settings.per_batch is None else {"maxOffsetsPerTrigger": str(settings.per_batch)}),
         **settings.source_options,
     }

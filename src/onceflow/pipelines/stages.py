@@ -308,10 +308,13 @@ class Pages(MutableMapping[str, Any]):
 def _processor(work: _Work) -> Any:
     """Spark's view of a step."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    from pyspark.sql.types import StringType, StructType
+
+    page, content = (StructType().add(name, StringType()) for name in ("page", "content"))
 
     class Processor(StatefulProcessor):
         def init(self, handle: Any) -> None:
-            self._store = handle.getMapState(STATE, "page STRING", "content STRING")
+            self._store = handle.getMapState(STATE, page, content)
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
             parcels = [marshal.loads(parcel) for frame in rows for parcel in frame["parcel"]]

@@ -30,6 +30,7 @@ OPTIONS: Final = (
     "maxTriggerDelay",
     "minPartitions",
     "maxRecordsPerPartition",
+    "minRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
     "groupIdPrefix",

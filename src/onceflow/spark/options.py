@@ -119,6 +119,7 @@ class SourceOptions:
     trigger_delay_ms_max: int
     partitions_min: int | None
     records_per_partition_max: int | None
+    records_per_partition_min: int | None
     fetch_bytes: int
     patience_s: float
     """How long a broker may be away before the query fails."""
@@ -220,6 +221,7 @@ def _parse(given: _Given) -> SourceOptions:
         trigger_delay_ms_max=given.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
         partitions_min=given.number("minPartitions", None),
         records_per_partition_max=given.number("maxRecordsPerPartition", None),
+        records_per_partition_min=given.number("minRecordsPerPartition", None),
         # One partition is asked for at a time, so both of Kafka's limits are about the same bytes.
         fetch_bytes=min(
             given.number("kafka.fetch.max.bytes", FETCH_BYTES),

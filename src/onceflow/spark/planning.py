@@ -17,7 +17,19 @@ from typing import Any
 
 from onceflow.client.cluster import TopicPartition
 
-__all__ = ["Range", "behind", "from_json", "lag", "limited", "loss", "name_all", "ranges_of", "split", "to_json"]
+__all__ = [
+    "Range",
+    "behind",
+    "from_json",
+    "gathered",
+    "lag",
+    "limited",
+    "loss",
+    "name_all",
+    "ranges_of",
+    "split",
+    "to_json",
+]
 
 OffsetsOf = Mapping[TopicPartition, int]
 
@@ -114,6 +126,21 @@ def split(ranges: Iterable[Range], partitions_min: int | None, records_max: int 
         for each in found
         for piece in _cut(each, 1 if each in small else min(each.size, _share(each.size, rest, places)))
     ]
+
+
+def gathered(ranges: Iterable[Range], records_min: int | None) -> list[tuple[Range, ...]]:
+    """What each task reads: several ranges, as long as they are fewer offsets than this together. A task costs what a
+    thousand records do, and in a small micro-batch there is one for each partition."""
+    found: list[list[Range]] = []
+    waiting = 0
+    for each in ranges:
+        if found and waiting + each.size <= (records_min or 0):
+            found[-1].append(each)
+            waiting += each.size
+        else:
+            found.append([each])
+            waiting = each.size
+    return [tuple(each) for each in found]
 
 
 def _share(size: int, total: int, places: int) -> int:

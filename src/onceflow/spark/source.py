@@ -54,7 +54,7 @@ from onceflow.client.offsets import LATEST
 from onceflow.errors import ConfigError, OnceflowError
 from onceflow.spark.decoding import arrow_batches
 from onceflow.spark.options import Everywhere, Offsets, Position, SourceOptions, Timestamps
-from onceflow.spark.planning import Range, behind, from_json, lag, limited, loss, ranges_of, split, to_json
+from onceflow.spark.planning import Range, behind, from_json, gathered, lag, limited, loss, ranges_of, split, to_json
 from onceflow.spark.positions import Positions, connected, disconnect
 from onceflow.wire.batch import BatchHeader
 
@@ -118,10 +118,10 @@ class KafkaSource(DataSource):
             raise ConfigError(f"the columns of this source are {own}; a schema of one's own cannot be set")
 
 
-class OffsetRange(InputPartition):
-    """The work of one task."""
+class OffsetRanges(InputPartition):
+    """The work of one task: `value` is a tuple of ranges."""
 
-    def __init__(self, work: Range) -> None:
+    def __init__(self, work: tuple[Range, ...]) -> None:
         super().__init__(work)
 
 
@@ -268,7 +268,7 @@ def _is_reproducible(position: Position) -> bool:
 
 def _tasks(options: SourceOptions, start: OffsetsOf, end: OffsetsOf) -> list[InputPartition]:
     ranges = split(ranges_of(start, end), options.partitions_min, options.records_per_partition_max)
-    return [OffsetRange(each) for each in ranges]
+    return [OffsetRanges(each) for each in gathered(ranges, options.records_per_partition_min)]
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -276,7 +276,8 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     if partition.value is None:
         return
     try:
-        yield from _rows(options, partition.value)
+        for work in partition.value:
+            yield from _rows(options, work)
     except Exception:
         disconnect(options.settings)
         raise

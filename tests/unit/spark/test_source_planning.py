@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from onceflow.client.cluster import TopicPartition
 from onceflow.spark.options import Position, SourceOptions
-from onceflow.spark.planning import Range, from_json, lag, limited, loss, ranges_of, split, to_json
+from onceflow.spark.planning import Range, from_json, gathered, lag, limited, loss, ranges_of, split, to_json
 from onceflow.spark.source import DataLossError, StreamReader
 
 P0, P1, P2 = ("orders", 0), ("orders", 1), ("orders", 2)
@@ -180,7 +180,7 @@ def next_end(reader: StreamReader, start: Any, limit: ReadLimit | None = None) -
 
 
 def work(reader: StreamReader, start: Any, end: Any) -> list[tuple[int, int, int]]:
-    found = [each.value for each in reader.partitions(start, end)]
+    found = [work for each in reader.partitions(start, end) for work in each.value]
     return [(each.partition, each.start, each.end) for each in found]
 
 
@@ -321,3 +321,15 @@ def test_a_partition_that_went_back_ends_the_query_or_goes_on_from_its_end() -> 
 def test_a_reader_travels_to_the_executors() -> None:
     given = {"kafka.bootstrap.servers": "a:1", "subscribe": "orders"}
     pickle.loads(pickle.dumps(StreamReader(SourceOptions.of(given))))
+
+
+@given(st.lists(st.integers(1, 5_000), max_size=12), st.none() | st.integers(1, 4_000))
+def test_small_ranges_share_a_task_and_nothing_is_lost(sizes: list[int], least: int | None) -> None:
+    ranges = [Range("orders", number, 7, 7 + size) for number, size in enumerate(sizes)]
+    tasks = gathered(ranges, least)
+    assert [each for task in tasks for each in task] == ranges
+    for task in tasks:
+        assert len(task) == 1 or sum(each.size for each in task) <= (least or 0)
+    if least is not None:
+        pairs = pairwise(tasks)
+        assert all(sum(each.size for each in one) + two[0].size > least for one, two in pairs), "as few as can be"
