@@ -72,4 +72,4 @@ bench-pipelines: setup  ## orders, viewing, pricing: rate at full load, latency 
 	$(BIN)/python -m benchmarks.pipelines
 
 clean:  ## remove what the targets above made
-	rm -rf $(VENV) .cache build dist onceflow-verify
+	rm -rf $(VENV) .cache build dist onceflow-verify onceflow-demo
