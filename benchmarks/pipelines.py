@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.brokers import FLAVOURS, KAFKA, ONCEFLOW
-from benchmarks.environment import OtherLoad, environment
+from benchmarks.environment import environment
 from benchmarks.plan import FULL
 from onceflow.client.settings import ClientSettings
 from onceflow.pipelines.job import BATCH_HEADER, create_topics
@@ -46,8 +46,8 @@ RESULTS = Path(__file__).parent / "results" / "pipelines"
 BROKERS = (ONCEFLOW.name, KAFKA.name)
 RATE = 1_000
 TRIGGERS = ("0", "100ms", "1s")
-WARM_BATCHES = 3
-WARM_S = 30.0
+WARM_BATCHES = 8
+WARM_S = 25.0
 SEED = 7
 STOP_S = 60.0
 FACTS = ("processor", "memory", "Python", "Java", "Onceflow", "Apache Kafka", "load before the run")
@@ -64,8 +64,6 @@ class Measured:
     per_second: float | None = None
     p50_s: float | None = None
     p99_s: float | None = None
-    other_cores: float = 0.0
-    """How many cores somebody else used meanwhile."""
 
 
 def main() -> int:
@@ -97,7 +95,7 @@ class Bench:
         self.reference: Reference = reference_named(name)
 
     def full_load(self) -> Measured:
-        prefix, load = "full-", OtherLoad()
+        prefix = "full-"
         self._create(prefix)
         self._fill(prefix)
         with tempfile.TemporaryDirectory() as folder:
@@ -116,10 +114,10 @@ class Bench:
                 f"{len(lines)} micro-batches are too few to measure: more --records, or fewer --per-batch"
             )
         rate = sum(each["in"] for each in warm) / sum(each["seconds"] for each in warm)
-        return self._measured("full load", sum(each["in"] for each in lines), len(lines), load, per_second=rate)
+        return self._measured("full load", sum(each["in"] for each in lines), len(lines), per_second=rate)
 
     def latency(self, trigger: str) -> Measured:
-        prefix, load = f"paced-{trigger}-", OtherLoad()
+        prefix = f"paced-{trigger}-"
         self._create(prefix)
         with tempfile.TemporaryDirectory() as folder, self._running(prefix, folder, trigger):
             seen = Seen(
@@ -134,14 +132,12 @@ class Bench:
             f"trigger {trigger}",
             len(latencies),
             len(seen.first),
-            load,
             p50_s=statistics.median(latencies),
             p99_s=latencies[int(len(latencies) * 0.99)],
         )
 
-    def _measured(self, what: str, records: int, batches: int, load: OtherLoad, **values: float) -> Measured:
-        where = {"pipeline": self.name, "broker": self.broker, "other_cores": round(load.cores(), 2)}
-        return Measured(what=what, records=records, batches=batches, **where, **values)  # type: ignore[arg-type]
+    def _measured(self, what: str, records: int, batches: int, **values: float) -> Measured:
+        return Measured(pipeline=self.name, broker=self.broker, what=what, records=records, batches=batches, **values)
 
     def _command(self, prefix: str, folder: str) -> list[str]:
         words = ["--bootstrap", self.bootstrap, "--prefix", prefix, "--checkpoint", f"{folder}/checkpoint", "--json"]
@@ -278,13 +274,13 @@ def _produce(producer: Any, prefix: str, each: Message, sent: dict[Any, Any] | N
             producer.poll(0.1)
 
 
-COLUMNS = ("broker", "what", "records", "batches", "records/s", "p50", "p99", "other cores")
+COLUMNS = ("broker", "what", "records", "batches", "records/s", "p50", "p99")
 
 
 def _row(each: Measured) -> list[str]:
     times = ["" if value is None else f"{value:.2f} s" for value in (each.p50_s, each.p99_s)]
     rate = "" if each.per_second is None else f"{each.per_second:,.0f}"
-    return [each.broker, each.what, f"{each.records:,}", f"{each.batches}", rate, *times, f"{each.other_cores:.2f}"]
+    return [each.broker, each.what, f"{each.records:,}", f"{each.batches}", rate, *times]
 
 
 def print_and_save(found: Sequence[Measured], facts: dict[str, str], out: Path, console: Console) -> None:
@@ -310,16 +306,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("pipelines", nargs="*", metavar="PIPELINE", help=f"of {', '.join(REFERENCES)} (default: all)")
     parser.add_argument("--brokers", nargs="+", default=list(BROKERS), choices=BROKERS)
     parser.add_argument("--triggers", nargs="*", default=list(TRIGGERS), metavar="TIME")
-    parser.add_argument("--records", type=int, default=2_000_000, help="for full load (default: %(default)s)")
+    parser.add_argument("--records", type=int, default=3_200_000, help="for full load (default: %(default)s)")
     parser.add_argument("--per-batch", type=int, default=200_000)
     parser.add_argument(
         "--seconds", type=float, default=30.0, help=f"of measured latency, after {WARM_S:g} s (default: %(default)s)"
     )
-    parser.add_argument("--quick", action="store_true", help="600,000 records, 10 s, our broker: for a first look")
+    parser.add_argument("--quick", action="store_true", help="2,400,000 records, 10 s, our broker: for a first look")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     if args.quick:
-        args.records, args.seconds, args.brokers = 600_000, 10.0, BROKERS[:1]
+        args.records, args.seconds, args.brokers = 2_400_000, 10.0, BROKERS[:1]
     return args
 
 

@@ -47,7 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "daily_on_kafka: `make test` runs it on Apache Kafka too, not on our broker only"
     )
-    config.addinivalue_line("markers", "daily_only_on_kafka: `make test` runs it on Apache Kafka only")
     config.addinivalue_line("markers", "faults: takes long; only `make faults` runs it")
 
 
@@ -67,8 +66,6 @@ def _is_daily(item: pytest.Item) -> bool:
         return False
     parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     on_kafka = "kafka" in (parameters.get("broker"), parameters.get("brokers"))
-    if item.get_closest_marker("daily_only_on_kafka"):
-        return on_kafka
     return not on_kafka or item.get_closest_marker("daily_on_kafka") is not None
 
 

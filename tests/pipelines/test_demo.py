@@ -39,7 +39,7 @@ def demo(brokers: Brokers, folder: Path, *, records: int, faults: int, **more: A
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.daily_only_on_kafka  # on ours there is the next one
+@pytest.mark.faults  # of every day is the next one
 def test_a_pipeline_that_is_left_alone_is_exact(brokers: Brokers, tmp_path: Path) -> None:
     verdict, compared = demo(brokers, tmp_path, records=3000, faults=0, options={"per_batch": "1000"})
     assert verdict.faults == []

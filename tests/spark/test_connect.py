@@ -23,6 +23,8 @@ from tests.support.spark_jvm import LOOPBACK, ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.faults  # a server of its own
+
 CLIENT = Path(__file__).with_name("programs") / "connect_client.py"
 CLIENT_S = 240
 

@@ -20,6 +20,9 @@ from tests.support.raw import Wire
 from tests.support.waiting import eventually
 
 
+pytestmark = pytest.mark.faults
+
+
 class FromJvm(Streams):
     """Streams that read with `format("kafka")`."""
 

@@ -22,6 +22,8 @@ from tests.support.brokers import started
 from tests.support.secured_kafka import USERS, SecuredKafka
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.faults  # an Apache Kafka of its own; of every day are the tests of the client (tests/secured)
+
 USER = "alice"
 
 

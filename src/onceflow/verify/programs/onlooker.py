@@ -13,31 +13,17 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-
 from onceflow.pipelines.judging import Written
 from onceflow.pipelines.reading import written_in
 from onceflow.pipelines.visibility import checksum
-from onceflow.verify.history import Outcome
-from onceflow.verify.programs.life import Life
-from onceflow.verify.programs.reader import POLL_S, Reader
-
-POLL_MAX = 2000
+from onceflow.verify.programs.reader import Reader, main
 
 
-class _Onlooker(Reader):
-    def run(self) -> None:
-        while not self._life.is_over:
-            op = self._life.record.begin("read", isolation="read_committed")
-            messages = self._consumer.consume(POLL_MAX, timeout=POLL_S)
-            good = [each for each in messages if each.error() is None]
-            for each in messages:
-                if (error := each.error()) is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    problem = f"{each.topic()}-{each.partition()} no longer has a reader's position: {error}"
-                    self._life.record.end(op, Outcome.FAILED, problem=problem)
-                    raise KafkaException(error)
-            shown = _summed_up(written_in(each) for each in good)
-            self._life.record.end(op, Outcome.OK, moved=self._moved(good), shown=shown)
+class Onlooker(Reader):
+    at_once = 2000
+
+    def told(self, messages: list[Any]) -> dict[str, Any]:
+        return {"shown": _summed_up(written_in(each) for each in messages)}
 
 
 def _summed_up(records: Iterable[Written]) -> list[list[Any]]:
@@ -47,17 +33,5 @@ def _summed_up(records: Iterable[Written]) -> list[list[Any]]:
     return [[*key, len(each), checksum(each)] for key, each in found.items()]
 
 
-def main() -> int:
-    life = Life.begin()
-    try:
-        onlooker = _Onlooker(life)
-        onlooker.run()
-    except KafkaException as problem:
-        print(problem, file=sys.stderr)
-        return 1
-    onlooker.close()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Onlooker))

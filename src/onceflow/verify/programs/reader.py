@@ -15,12 +15,14 @@ from onceflow.verify.history import Outcome, Record
 from onceflow.verify.programs.life import Life
 
 POLL_S = 0.3
-POLL_MAX = 500
 BEFORE_THE_END = 300
 ASK_S = 10.0
 
 
 class Reader:
+    at_once = 500
+    """Records of a read at most."""
+
     def __init__(self, life: Life) -> None:
         self._life = life
         self._consumer = Consumer(
@@ -46,14 +48,18 @@ class Reader:
     def run(self) -> None:
         while not self._life.is_over:
             op = self._life.record.begin("read", isolation="read_committed")
-            messages = self._consumer.consume(POLL_MAX, timeout=POLL_S)
+            messages = self._consumer.consume(self.at_once, timeout=POLL_S)
             good = [each for each in messages if each.error() is None]
             for each in messages:
                 if (error := each.error()) is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
                     problem = f"{each.topic()}-{each.partition()} no longer has a reader's position: {error}"
                     self._life.record.end(op, Outcome.FAILED, problem=problem)
                     raise KafkaException(error)
-            self._life.record.end(op, Outcome.OK, records=[_seen(each) for each in good], moved=self._moved(good))
+            self._life.record.end(op, Outcome.OK, **self.told(good), moved=self._moved(good))
+
+    def told(self, messages: list[Any]) -> dict[str, Any]:
+        """What is written down about what was shown."""
+        return {"records": [_seen(each) for each in messages]}
 
     def _moved(self, messages: list[Any]) -> list[tuple[str, int, int, int]]:
         ends = {(each.topic(), each.partition()): each.offset() + 1 for each in messages}
@@ -84,10 +90,10 @@ def _patiently(ask: Any, attempts: int = 6) -> Any:
     raise AssertionError
 
 
-def main() -> int:
+def main(kind: type[Reader] = Reader) -> int:
     life = Life.begin()
     try:
-        reader = Reader(life)
+        reader = kind(life)
         reader.run()
     except KafkaException as problem:
         print(problem, file=sys.stderr)
