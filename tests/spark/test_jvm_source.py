@@ -19,7 +19,6 @@ from tests.support.brokers import RunningBroker
 from tests.support.raw import Wire
 from tests.support.waiting import eventually
 
-
 pytestmark = pytest.mark.faults
 
 
