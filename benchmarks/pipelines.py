@@ -47,7 +47,7 @@ BROKERS = (ONCEFLOW.name, KAFKA.name)
 RATE = 1_000
 TRIGGERS = ("0", "100ms", "1s")
 WARM_BATCHES = 8
-WARM_S = 25.0
+WARM_S = 75.0
 SEED = 7
 STOP_S = 60.0
 FACTS = ("processor", "memory", "Python", "Java", "Onceflow", "Apache Kafka", "load before the run")
@@ -68,6 +68,8 @@ class Measured:
 
 def main() -> int:
     args = arguments()
+    # Ended by `kill` or `timeout`, brokers and jobs have to end too: unwind instead of dying on the spot.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     facts = environment(FULL)
     found: list[Measured] = []
@@ -80,7 +82,10 @@ def main() -> int:
 
 
 def _measure(bench: Bench, console: Console) -> Iterator[Measured]:
-    parts = [bench.full_load, *(lambda each=each: bench.latency(each) for each in bench.args.triggers)]
+    parts = [
+        *([bench.full_load] if bench.args.full_load else []),
+        *(lambda each=each: bench.latency(each) for each in bench.args.triggers),
+    ]
     for part in parts:
         measured = part()
         console.print(measured.pipeline, *_row(measured), sep="  ")
@@ -305,6 +310,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("pipelines", nargs="*", metavar="PIPELINE", help=f"of {', '.join(REFERENCES)} (default: all)")
     parser.add_argument("--brokers", nargs="+", default=list(BROKERS), choices=BROKERS)
+    parser.add_argument("--no-full-load", dest="full_load", action="store_false", help="latency only")
     parser.add_argument("--triggers", nargs="*", default=list(TRIGGERS), metavar="TIME")
     parser.add_argument("--records", type=int, default=3_200_000, help="for full load (default: %(default)s)")
     parser.add_argument("--per-batch", type=int, default=200_000)
