@@ -132,6 +132,9 @@ def _trigger(text: str) -> str | None:
 
 def run(args: argparse.Namespace) -> int:
     _check(args)
+    from onceflow.verify.workloads.spark import require_spark
+
+    require_spark()  # before anything of it is imported
     if args.seed is None:
         args.seed = random.randrange(SEED_MAX)
     folder = _folder(args)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +241,22 @@ def test_a_log_gets_a_line_for_each_stage(capsys: pytest.CaptureFixture[str]) ->
         display.stage("starting")
     assert out.getvalue().splitlines()[0] == "orders"
     assert out.getvalue().splitlines()[1].endswith("starting")
+
+
+def test_without_the_spark_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = metadata.version
+
+    def version(name: str) -> str:
+        if name == "orjson":
+            raise metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    spark.require_spark.cache_clear()
+    try:
+        assert main(["demo", "orders", "--records", "10"]) == 2
+    finally:
+        spark.require_spark.cache_clear()
+    assert "needs orjson: pip install 'onceflow[spark]'" in capsys.readouterr().err

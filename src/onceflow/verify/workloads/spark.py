@@ -107,6 +107,7 @@ def require_spark() -> None:
     try:
         version = metadata.version("pyspark")
         metadata.version("pyarrow")
+        metadata.version("orjson")
     except metadata.PackageNotFoundError as missing:
         raise ConfigError(f"the spark workload needs {missing.name}: {INSTALL}, and Java {JAVA_MIN}") from None
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < PYSPARK_MIN:
