@@ -59,7 +59,7 @@ faults: setup  ## all tests of Spark and verify on both brokers: what make test 
 	@$(BIN)/python -m tests.support.spark_jvm
 	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/verify tests/pipelines --numprocesses 2 --dist loadscope
 
-verify: setup  ## the long proof: 1,300 faults on our broker and on Apache Kafka, 100,000 simulated runs (two hours)
+verify: setup  ## the long proof: 1,300 faults on our broker and on Apache Kafka, 100,000 simulated runs, six pipeline runs (three hours)
 	@$(BIN)/python -m tests.verify.long_run
 
 bench: setup  ## our broker beside Apache Kafka in one run (45 minutes): table, plot, JSON in benchmarks/results

@@ -1,6 +1,6 @@
 """The long proof: every workload under hundreds of faults, on our broker, on Apache Kafka, and on three Apache Kafkas.
 
-    make verify                                        all of it (about two hours on two cores)
+    make verify                                        all of it (about three hours on two cores)
     python -m tests.verify.long_run --brokers three --workload copy --faults 50 --seed 7
 
 Each run writes its report to a folder of its own; the table at the end says what was found. The exit code is 0 only if
