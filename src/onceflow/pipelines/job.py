@@ -19,8 +19,9 @@ from onceflow.client.admin import Admin
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 from onceflow.pipelines.checkpoints import check_steps
+from onceflow.pipelines.intake import packing, typing
 from onceflow.pipelines.pipeline import Pipeline
-from onceflow.pipelines.stages import through_steps, topic_names, typed
+from onceflow.pipelines.stages import good_and_bad, through_steps, topic_names
 
 __all__ = ["Job", "JobSettings", "check", "create_topics", "missing_topics", "start"]
 
@@ -128,6 +129,8 @@ def start(pipeline: Pipeline, settings: JobSettings, spark: Any) -> Job:
 
 
 def _source(spark: Any, settings: JobSettings, pipeline: Pipeline, names: Mapping[str, str]) -> Any:
+    from onceflow.spark.source import register_converting
+
     options = {
         "kafka.bootstrap.servers": settings.bootstrap,
         "subscribe": ",".join(names[each.topic] for each in pipeline.inputs),
@@ -138,13 +141,15 @@ def _source(spark: Any, settings: JobSettings, pipeline: Pipeline, names: Mappin
         **({} if settings.per_batch is None else {"maxOffsetsPerTrigger": str(settings.per_batch)}),
         **settings.source_options,
     }
-    return spark.readStream.format("onceflow").options(**options).load()
+    name = f"onceflow-{pipeline.name}"
+    register_converting(spark, name, packing(pipeline, names) if pipeline.steps else typing(pipeline, names))
+    return spark.readStream.format(name).options(**options).load()
 
 
 def _rows(pipeline: Pipeline, source: Any, names: Mapping[str, str]) -> Any:
     if pipeline.build is None:
         return through_steps(source, pipeline, names)
-    good, letters = typed(source, pipeline, names)
+    good, letters = good_and_bad(source, names)
     built = pipeline.build(good)
     if missing := {"topic", "key", "value"} - set(built.columns):
         raise ConfigError(f"what {pipeline.name!r} builds has no column {', '.join(sorted(missing))}")

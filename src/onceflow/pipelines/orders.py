@@ -181,7 +181,8 @@ def summarise(state: State, sales: list[Sale]) -> Iterator[Send]:
             continue
         if at > known["newest"]:
             known["newest"] = at
-            close(known["windows"], at - LATENESS)
+            if (at - LATENESS) // WINDOW > watermark // WINDOW:
+                close(known["windows"], at - LATENESS)
         window = known["windows"].setdefault(str(start), {"orders": 0, "units": 0, "total": 0, "highest": -1})
         window["orders"] += 1
         window["units"] += quantity

@@ -9,6 +9,7 @@ of it, which costs every Python worker half a second and 40 MB.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,15 +20,19 @@ __all__ = [
     "array_of",
     "binary_array",
     "binary_of",
+    "binary_of_list",
     "binary_scalar",
+    "bits_of",
     "ends_of",
     "lengths_of",
     "nulls_of",
+    "repeated_text",
     "stable_order",
 ]
 
 NULL_LENGTH: Final = -1
 _INTEGERS: Final = {np.dtype(np.int32): pa.int32(), np.dtype(np.int64): pa.int64()}
+_BINARY_MAX: Final = 2**31 - 1
 _RADIX_MAX: Final = 2**16
 """numpy sorts integers of 16 bits in linear time, ten times as fast as wider ones."""
 
@@ -46,6 +51,32 @@ def binary_of(column: pa.Array) -> pa.Array:
 def binary_array(ends: npt.NDArray[np.int32], data: pa.Buffer) -> pa.Array:
     """The elements that end there, without nulls and without a copy."""
     return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), data])
+
+
+def binary_of_list(values: Sequence[bytes | None]) -> pa.Array:
+    """These bytes, as a column."""
+    there = [each or b"" for each in values]
+    ends = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, there), np.int64, len(values)), out=ends[1:])
+    if ends[-1] > _BINARY_MAX:
+        raise ValueError(f"{len(values)} values of {ends[-1]} bytes in all are too much for one column.")
+    valid = (
+        bits_of(np.fromiter((each is not None for each in values), np.bool_, len(values))) if None in values else None
+    )
+    buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(there))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+
+
+def repeated_text(text: str, count: int) -> pa.Array:
+    """The same text in every row."""
+    raw = text.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(raw))
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(raw * count)])
+
+
+def bits_of(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
+    """Flags as Arrow keeps them, for example which elements are valid."""
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
 def binary_scalar(value: bytes) -> pa.Scalar:

@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceflow.errors import MalformedMessage
-from onceflow.spark.columns import array_of
+from onceflow.spark.columns import array_of, bits_of, repeated_text
 from onceflow.spark.unpacking import Records, Spans, read_headers, unpack
 from onceflow.wire.batch import BatchHeader
 
@@ -92,7 +91,7 @@ def _record_batch(records: Records, topic: str, partition: int, include_headers:
     columns = [
         _binary(records.buffer, records.keys),
         _binary(records.buffer, records.values),
-        _repeated(topic.encode(), len(records)),
+        repeated_text(topic, len(records)),
         array_of(np.full(len(records), partition, dtype=np.int32)),
         array_of(records.offsets),
         _timestamps(records),
@@ -116,16 +115,7 @@ def _binary(buffer: bytes, spans: Spans) -> pa.Array:
     taken = pc.take(pieces, array_of(np.arange(0, 2 * count, 2, dtype=np.int32)), boundscheck=False)
     if not is_null.any():
         return taken
-    return pa.Array.from_buffers(pa.binary(), count, [_bits(~is_null), *taken.buffers()[1:]])
-
-
-def _bits(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
-
-
-def _repeated(text: bytes, count: int) -> pa.Array:
-    bounds = np.arange(count + 1, dtype=np.int32) * np.int32(len(text))
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(bounds), pa.py_buffer(text * count)])
+    return pa.Array.from_buffers(pa.binary(), count, [bits_of(~is_null), *taken.buffers()[1:]])
 
 
 def _timestamps(records: Records) -> pa.Array:
@@ -149,7 +139,7 @@ def _headers(records: Records) -> pa.Array:
     return pa.Array.from_buffers(
         SCHEMA_WITH_HEADERS.field("headers").type,
         len(records),
-        [_bits(has_any), pa.py_buffer(found.first.astype(np.int32))],
+        [bits_of(has_any), pa.py_buffer(found.first.astype(np.int32))],
         children=[elements],
     )
 

@@ -25,7 +25,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -58,7 +60,7 @@ from onceflow.spark.planning import Range, behind, from_json, gathered, lag, lim
 from onceflow.spark.positions import Positions, connected, disconnect
 from onceflow.wire.batch import BatchHeader
 
-__all__ = ["KafkaSource", "DataLossError", "lag", "register"]
+__all__ = ["Conversion", "DataLossError", "KafkaSource", "lag", "register", "register_converting"]
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +82,27 @@ JsonOffsets = dict[str, dict[str, int]]
 OffsetsOf = Mapping[TopicPartition, int]
 
 
+@dataclass(frozen=True)
+class Conversion:
+    """What a source's tasks hand on in place of records: for Python that is next in line, without a way through
+    Spark's rows in between."""
+
+    convert: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    """From the records of a task. Each batch is of one partition, and is not empty."""
+    schema: str
+    """The columns of what comes out."""
+
+
 def register(spark: SparkSession) -> None:
     """Makes `format("onceflow")` known to this session."""
     spark.dataSource.register(KafkaSource)
+
+
+def register_converting(spark: SparkSession, name: str, conversion: Conversion) -> None:
+    """Makes `format(name)` known: the same source, with the same options, whose records are converted where they are
+    read."""
+    members = {"name": classmethod(lambda _: name), "conversion": conversion}
+    spark.dataSource.register(type("ConvertingSource", (KafkaSource,), members))
 
 
 class DataLossError(OnceflowError):
@@ -92,6 +112,8 @@ class DataLossError(OnceflowError):
 class KafkaSource(DataSource):
     """What Spark makes at `load()`; wrong options are refused there."""
 
+    conversion: ClassVar[Conversion | None] = None
+
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._parsed = SourceOptions.of(options)
@@ -100,21 +122,24 @@ class KafkaSource(DataSource):
     def name(cls) -> str:
         return "onceflow"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
+        if self.conversion is not None:
+            return self.conversion.schema
         columns = StructType(list(COLUMNS.fields))
         return columns.add("headers", HEADERS) if self._parsed.include_headers else columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check(schema)
-        return BatchReader(self._parsed)
+        return BatchReader(self._parsed, self.conversion)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the names are Spark's
         self._check(schema)
-        return StreamReader(self._parsed)
+        return StreamReader(self._parsed, conversion=self.conversion)
 
     def _check(self, schema: StructType) -> None:
-        own = self.schema().simpleString()
-        if schema.simpleString() != own:
+        columns = self.schema()
+        own = columns.simpleString() if isinstance(columns, StructType) else columns
+        if self.conversion is None and schema.simpleString() != own:
             raise ConfigError(f"the columns of this source are {own}; a schema of one's own cannot be set")
 
 
@@ -128,8 +153,9 @@ class OffsetRanges(InputPartition):
 class BatchReader(DataSourceReader):
     """A batch query: from here to there, as it is when the query is planned."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, conversion: Conversion | None = None) -> None:
         self._options = options
+        self._conversion = conversion
         self._starting, self._ending = options.for_batch()
 
     def partitions(self) -> list[InputPartition]:
@@ -146,7 +172,7 @@ class BatchReader(DataSourceReader):
         return _tasks(self._options, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition)
+        return _read(self._options, self._conversion, partition)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -157,8 +183,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options: SourceOptions,
         positions: Positions | None = None,
         clock: Callable[[], float] = time.monotonic,
+        conversion: Conversion | None = None,
     ) -> None:
         self._options = options
+        self._conversion = conversion
         self._starting = options.for_stream()
         self._positions = positions or Positions(options)
         self._clock = clock
@@ -251,7 +279,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("%s; the query goes on without, since failOnDataLoss is false", problem)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition)
+        return _read(self._options, self._conversion, partition)
 
     def stop(self) -> None:
         disconnect(self._options.settings)
@@ -271,13 +299,13 @@ def _tasks(options: SourceOptions, start: OffsetsOf, end: OffsetsOf) -> list[Inp
     return [OffsetRanges(each) for each in gathered(ranges, options.records_per_partition_min)]
 
 
-def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(options: SourceOptions, conversion: Conversion | None, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """In a task. A query without any partition has one task nonetheless, with nothing to do."""
     if partition.value is None:
         return
+    records = chain.from_iterable(_rows(options, work) for work in partition.value)
     try:
-        for work in partition.value:
-            yield from _rows(options, work)
+        yield from records if conversion is None else conversion.convert(records)
     except Exception:
         disconnect(options.settings)
         raise

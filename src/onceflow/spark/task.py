@@ -32,6 +32,7 @@ from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.spark.columns import array_of, binary_array
 from onceflow.spark.encoding import Packed, Rows, group_by_partition, header_section, pack_by_partition
 from onceflow.spark.murmur2 import partitions_of
+from onceflow.spark.packed_rows import unpack_rows
 from onceflow.spark.positions import connected
 from onceflow.spark.progress import PROGRESS_TOPIC
 from onceflow.spark.sequencer import Door, TaskReport, Turns
@@ -181,7 +182,7 @@ def _write(
             sender.send(packed)
         flushes += 1
 
-    for batch in batches:
+    for batch in unpack_rows(batches):
         if batch.num_rows:
             rows += batch.num_rows
             waiting.append(batch)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
+from onceflow.spark.packed_rows import PACKED
 from onceflow.spark.progress import PROGRESS_TOPIC
 from onceflow.wire.compression import LEVELS, Codec
 
@@ -114,6 +115,8 @@ _OURS_BECAUSE: Final = "the sink needs it as it is, or has an argument of its ow
 def check_columns(schema: Any, topic: str | None, batch_header: str | None = None) -> None:
     """Raises `ConfigError` unless a DataFrame with this schema can be written."""
     types = {each.name: each.dataType.simpleString() for each in schema.fields}
+    if types == {PACKED: "binary"}:
+        return  # what is in there was made by `packed_rows`
     for name, kind in types.items():
         if name not in COLUMNS:
             near = difflib.get_close_matches(name, COLUMNS, n=1)
