@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
+from onceflow.pipelines.parcels import shard_of
 from onceflow.pipelines.parsing import Parser, Unfit, dead_letter_json
 from onceflow.pipelines.pipeline import DEAD_LETTERS, Pipeline, Record, Send, Step
 from onceflow.pipelines.reference import Expected, Message, Page, Raw
-from onceflow.pipelines.stages import shard_of
 
 
 def logged(messages: Iterable[Message]) -> list[Raw]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 CHECKPOINTS: Final = "onceflow-checkpoints"
+ON_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 SPARK_UNITS: Final = {"milliseconds": "ms", "seconds": "s", "minutes": "m", "hours": "h"}
 _EPILOG = """\
 examples:
@@ -299,6 +300,7 @@ def _session(args: argparse.Namespace, settings: JobSettings, log: Path) -> Any:
     import logging
 
     from onceflow.cli.run_problems import output_to, spark_started
+    from onceflow.pipelines.job import ON_ONE_MACHINE
     from onceflow.spark import session
 
     # py4j logs what a sink raised with its traceback, and Spark then raises it here.
@@ -306,7 +308,7 @@ def _session(args: argparse.Namespace, settings: JobSettings, log: Path) -> Any:
     is_local = args.master.startswith("local")
     conf = {
         "spark.ui.enabled": "false",
-        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if is_local else {}),
+        **({**ON_ONE_MACHINE, **ON_LOOPBACK} if is_local else {}),
         **dict(args.spark_conf),
     }
     log.parent.mkdir(parents=True, exist_ok=True)

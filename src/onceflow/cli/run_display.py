@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from onceflow.pipelines.job import records_in
 from onceflow.spark.listening import BatchResult, SinkListener
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _facts(progress: Any, result: BatchResult) -> dict[str, Any]:
     return {
         "batch": result.batch_id,
         "at": progress["timestamp"],
-        "in": progress["numInputRows"],
+        "in": records_in(progress),
         "out": result.rows,
         "seconds": round(progress["durationMs"].get("triggerExecution", 0) / 1000, 3),
         "lag": sum(_behind(source) for source in progress["sources"]),

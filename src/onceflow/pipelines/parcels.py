@@ -85,15 +85,8 @@ class Parcels:
     def __init__(self, step: Step) -> None:
         self._shards = step.shards
         self._items: defaultdict[int, list[Any]] = defaultdict(list)
-        self._adders: dict[object, Callable[[tuple[Any, ...]], None]] = {}
-
-    def adder(self, key: object) -> Callable[[tuple[Any, ...]], None]:
-        """The function that adds an item with this key."""
-        try:
-            return self._adders[key]
-        except KeyError:
-            found = self._adders[key] = self._items[shard_of(key, self._shards)].append
-            return found
+        self.add = _Adders(self._items, step.shards)
+        """`add[key](item)`."""
 
     def rows(self, passing: Sequence[bytes], turn: int) -> list[tuple[int, bytes]]:
         """Labels of shards, and their parcels.
@@ -106,6 +99,19 @@ class Parcels:
             places[shards[number % len(shards)]].append(each)
         label = labels(self._shards)
         return [(label[shard], marshal.dumps((self._items.get(shard, []), places.get(shard, [])))) for shard in shards]
+
+
+class _Adders(dict[object, Callable[[tuple[Any, ...]], None]]):
+    """Functions by key, found when they are first asked for."""
+
+    def __init__(self, items: defaultdict[int, list[Any]], shards: int) -> None:
+        super().__init__()
+        self._items = items
+        self._shards = shards
+
+    def __missing__(self, key: object) -> Callable[[tuple[Any, ...]], None]:
+        found = self[key] = self._items[shard_of(key, self._shards)].append
+        return found
 
 
 class Outbox:

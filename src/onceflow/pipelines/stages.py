@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -58,7 +58,7 @@ def through_steps(parcels: Any, pipeline: Pipeline, names: Mapping[str, str]) ->
     written = {name: names[name] for name in (*pipeline.outputs, DEAD_LETTERS)}
     for step, following in zip(pipeline.steps, (*pipeline.steps[1:], None), strict=True):
         work = _Work(step, following, schemas, written)
-        frame = frame.groupBy("shard").transformWithStateInPandas(
+        frame = frame.groupBy("shard").transformWithState(
             _processor(work), PARCEL if following else f"{PACKED} BINARY", outputMode="Append", timeMode="None"
         )
     return frame
@@ -132,6 +132,7 @@ class Pages(MutableMapping[str, Any]):
 
 def _processor(work: _Work) -> Any:
     """Spark's view of a step."""
+    from pyspark.sql import Row
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StringType, StructType
 
@@ -142,11 +143,9 @@ def _processor(work: _Work) -> Any:
             self._store = handle.getMapState(STATE, page, content)
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-            items, passing = opened(parcel for frame in rows for parcel in frame["parcel"])
-            pages = Pages(self._store)
-            with _blamed_on(work.step), no_garbage():
-                yield from _frames(work, int(key[0]), pages, items, passing)
-                pages.save()
+            with no_garbage():
+                found = _rows(work, key[0], self._store, (row.parcel for row in rows))
+            yield from (Row(**each) for each in found)
 
         def close(self) -> None:
             pass
@@ -166,17 +165,17 @@ class _Work:
     """Of the topics that may be written."""
 
 
-def _frames(work: _Work, shard: int, pages: Pages, items: list[Any], passing: list[bytes]) -> Iterator[Any]:
-    """What comes out of a step for one shard, as pandas wants it."""
-    import pandas
-
+def _rows(work: _Work, shard: int, store: Any, parcels: Iterable[bytes]) -> list[dict[str, Any]]:
+    """What comes out of a step for one shard. The state is changed."""
+    items, passing = opened(parcels)
+    pages = Pages(store)
     onward = None if work.following is None else Parcels(work.following)
-    sent = passing + (_run(work, pages, _typed(work, items), onward) if items else [])
-    if onward is not None:
-        if rows := onward.rows(sent, shard):
-            yield pandas.DataFrame(rows, columns=["shard", "parcel"])
-    elif sent:
-        yield pandas.DataFrame({PACKED: sent})
+    with _blamed_on(work.step):
+        sent = passing + (_run(work, pages, _typed(work, items), onward) if items else [])
+        pages.save()
+    if onward is None:
+        return [{PACKED: each} for each in sent]
+    return [{"shard": label, "parcel": parcel} for label, parcel in onward.rows(sent, shard)]
 
 
 def _run(work: _Work, pages: Pages, items: list[Any], onward: Parcels | None) -> list[bytes]:
@@ -191,7 +190,7 @@ def _run(work: _Work, pages: Pages, items: list[Any], onward: Parcels | None) ->
         elif onward is None or type(each) is not takes:
             raise ConfigError(_unexpected(work.step, following, each))
         else:
-            onward.adder(each[key_at])(tuple(each))
+            onward.add[each[key_at]](tuple(each))
     return outbox.packed()
 
 

@@ -131,7 +131,8 @@ def progress(batch: int, rows: int = 10, behind: int = 0) -> dict[str, Any]:
     return {
         "batchId": batch,
         "timestamp": "2026-11-16T10:00:00.000Z",
-        "numInputRows": rows,
+        "numInputRows": 3,  # of Spark's rows
+        "observedMetrics": {"onceflow": {"records": rows}},
         "durationMs": {"triggerExecution": 1234, **({"addBatch": 1000} if rows else {})},
         "sources": [{"endOffset": json.dumps(ends), "latestOffset": json.dumps(latest)}],
     }

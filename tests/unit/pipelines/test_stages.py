@@ -1,40 +1,20 @@
-"""Parcels, shards, pages of state, and what a step may yield; without Spark, and with a state store of a few lines."""
+"""Pages of state, and what a step may yield; without Spark, and with a state store of a few lines."""
 
 from __future__ import annotations
 
 import marshal
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceflow.errors import ConfigError
-from onceflow.pipelines import Input, Pipeline, Record, Send, State, Step
+from onceflow.pipelines import Record, Send, State, Step
 from onceflow.pipelines.parsing import INT_MAX
-from onceflow.pipelines.stages import (
-    Pages,
-    StepFailed,
-    _blamed_on,
-    _columns,
-    _frames,
-    _Packing,
-    _Parcels,
-    _Work,
-    shard_of,
-    topic_names,
-)
-
-
-class Click(NamedTuple):
-    page: str
-    user: str
-
-
-class View(NamedTuple):
-    user: str
-    page: str
+from onceflow.pipelines.stages import Pages, StepFailed, _blamed_on, _rows, _Work
+from onceflow.spark.packed_rows import pack_rows
+from tests.support.pages_pipeline import PAGES, Click, sent
 
 
 class Store:
@@ -157,96 +137,17 @@ class TestPages:
         assert {name: int(value) for name, value in store.pages.items()} == model
 
 
-class TestShards:
-    def test_a_shard_is_for_ever(self) -> None:
-        assert [shard_of(key, 8) for key in ("", "a", "user-1", "Köln", 7, True)] == [0, 3, 4, 3, 2, 3]
-
-    @given(st.text() | st.integers(), st.integers(1, 64))
-    def test_every_key_has_one(self, key: object, shards: int) -> None:
-        assert 0 <= shard_of(key, shards) < shards
-
-    def test_keys_are_spread_over_all_shards(self) -> None:
-        assert {shard_of(f"user-{number}", 8) for number in range(200)} == set(range(8))
+def parcel(items: list[Any], sends: list[bytes] | None = None) -> bytes:
+    return marshal.dumps((items, sends or []))
 
 
-def unpacked(rows: list[dict[str, Any]]) -> dict[int, tuple[list[Any], list[Any]]]:
-    return {row["shard"]: marshal.loads(row["parcel"]) for row in rows}
-
-
-class TestParcels:
-    def test_each_shard_gets_its_items_in_one_row(self) -> None:
-        parcels = _Parcels(Step(count, by="page", shards=8))
-        for number in range(100):
-            parcels.add(f"page-{number % 10}", (number,))
-        rows = unpacked(parcels.rows())
-        assert sorted(item for items, _ in rows.values() for item in items) == [(number,) for number in range(100)]
-        for shard, (items, _) in rows.items():
-            assert {shard_of(f"page-{number % 10}", 8) for (number,) in items} == {shard}
-
-    @pytest.mark.parametrize("items", [0, 1, 5])
-    @pytest.mark.parametrize("sends", [0, 1, 7, 100])
-    def test_what_passes_through_is_in_exactly_one_parcel(self, items: int, sends: int) -> None:
-        parcels = _Parcels(Step(count, by="page"))
-        for number in range(items):
-            parcels.add(f"page-{number}", (number,))
-        parcels.pass_on([("views", str(number), None) for number in range(sends)])
-        found = [each for _, passing in unpacked(parcels.rows()).values() for each in passing]
-        assert sorted(found, key=lambda each: int(each[1])) == [("views", str(number), None) for number in range(sends)]
-
-    def test_nothing_is_no_row(self) -> None:
-        assert _Parcels(Step(count, by="page")).rows() == []
-
-
-def count(state: State, clicks: list[Record[Click]]) -> Iterator[Any]:
-    for click in clicks:
-        state[click.value.page] = state.get(click.value.page, 0) + 1
-        yield View(click.value.user, click.value.page)
-        yield Send("views", click.value.page, {"views": state[click.value.page]})
-
-
-def listed(state: State, views: list[View]) -> Iterator[Send]:
-    yield Send("lists", None, " ".join(f"{view.user}:{view.page}" for view in views))
-
-
-PAGES = Pipeline(
-    name="pages",
-    inputs=[Input("clicks", Click)],
-    steps=[Step(count, by="page"), Step(listed, by="user", takes=View, shards=1)],
-    outputs={"views": 1, "lists": 1},
-)
-
-
-def batch(*records: tuple[str, int, int, int, bytes | None, bytes | None]) -> Any:
-    import pyarrow as pa
-
-    names = ("topic", "partition", "offset", "timestamp", "key", "value")
-    types = (pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary())
-    columns = [pa.array([each[index] for each in records], types[index]) for index in range(6)]
-    return pa.RecordBatch.from_arrays(columns, names=list(names))
-
-
-class TestPacking:
-    def test_records_are_parsed_under_the_name_that_the_pipeline_knows(self) -> None:
-        [packed] = _Packing(PAGES, topic_names(PAGES, "eu-"))(
-            [batch(("eu-clicks", 1, 5, 99, b"k", b'{"page":"/","user":"ann"}'))]
-        )
-        [(items, sends)] = unpacked(packed.to_pylist()).values()
-        assert items == [(99, "clicks", 1, 5, ("/", "ann"))]
-        assert sends == []
-
-    def test_what_does_not_fit_travels_along_as_a_dead_letter(self) -> None:
-        [packed] = _Packing(PAGES, topic_names(PAGES, ""))([batch(("clicks", 0, 0, 1, None, b"{"))])
-        [(items, [(topic, key, letter)])] = unpacked(packed.to_pylist()).values()
-        assert (items, topic, key) == ([], "pages_dead_letters", None)
-        assert '"reason":"not JSON"' in letter
-
-
-def through(step: Step, following: Step | None, parcels: list[Any], store: Store | None = None) -> list[Any]:
-    pages = Pages(store or Store())
+def through(step: Step, following: Step | None, parcels: list[bytes], store: Store | None = None) -> list[Any]:
+    """Rows of the next stage; if there is none, what is sent."""
     names = {each: f"eu-{each}" for each in PAGES.outputs}
-    frames = list(_frames(_Work(step, following, {"clicks": Click}, names), pages, parcels))
-    pages.save()
-    return [tuple(row) for frame in frames for row in frame.itertuples(index=False)]
+    rows = _rows(_Work(step, following, {"clicks": Click}, names), 0, store or Store(), parcels)
+    if following is not None:
+        return rows
+    return sent([row["packed"] for row in rows])
 
 
 class TestSteps:
@@ -256,35 +157,31 @@ class TestSteps:
 
         one = [(5, "clicks", 0, 9, ("/", "a")), (1, "clicks", 0, 3, ("/", "b"))]
         two = [(1, "clicks", 0, 2, ("/", "c"))]
-        rows = through(Step(told, by="page"), None, [(one, []), (two, [])])
+        rows = through(Step(told, by="page"), None, [parcel(one), parcel(two)])
         assert rows == [("eu-views", None, "1/clicks/2,1/clicks/3,5/clicks/9")]
 
     def test_a_step_hands_on_to_the_next_and_what_it_sends_passes_through(self) -> None:
         first, second = PAGES.steps
         store = Store()
         records = [(2, "clicks", 0, 1, ("/b", "bob")), (1, "clicks", 0, 0, ("/a", "ann"))]
-        [(shard, parcel)] = through(first, second, [(records, [("dead_letters", None, "x")])], store)
-        items, sends = marshal.loads(parcel)
-        assert (shard, items) == (0, [("ann", "/a"), ("bob", "/b")])
+        letter = pack_rows({"letters": ([None], [b"x"])})
+        [row] = through(first, second, [parcel(records, [letter])], store)
+        items, passing = marshal.loads(row["parcel"])
+        assert (row["shard"], items) == (0, [("ann", "/a"), ("bob", "/b")])
         one = '{"views":1}'
-        assert sends == [("dead_letters", None, "x"), ("eu-views", "/a", one), ("eu-views", "/b", one)]
+        sends = [("letters", None, "x"), ("eu-views", "/a", one), ("eu-views", "/b", one)]
+        assert sent(passing) == sends
         assert store.pages == {"/a": "1", "/b": "1"}
 
-        rows = through(second, None, [([("bob", "/b"), ("ann", "/a")], sends)])
+        rows = through(second, None, [parcel([("bob", "/b"), ("ann", "/a")], passing)])
         assert rows == [*sends, ("eu-lists", None, "ann:/a bob:/b")], "what a step is handed comes sorted"
 
     def test_a_step_without_records_is_not_called(self) -> None:
         def never(state: State, clicks: list[Any]) -> Iterator[Send]:
             raise AssertionError
 
-        assert through(Step(never, by="page"), None, [([], [("views", None, None)])]) == [("views", None, None)]
-
-    def test_a_mapping_becomes_json_a_text_stays_and_none_is_a_tombstone(self) -> None:
-        def three(state: State, clicks: list[Any]) -> Iterator[Send]:
-            yield from (Send("views", "k", value) for value in ({"a": [1, None]}, "as it is", None))
-
-        rows = through(Step(three, by="page"), None, [([(1, "clicks", 0, 0, ("/", "a"))], [])])
-        assert [value for _, _, value in rows] == ['{"a":[1,null]}', "as it is", None]
+        passing = [pack_rows({"views": ([None], [None])})]
+        assert through(Step(never, by="page"), None, [parcel([], passing)]) == [("views", None, None)]
 
     @pytest.mark.parametrize(
         ("following", "words"),
@@ -294,15 +191,15 @@ class TestSteps:
         def wrong(state: State, clicks: list[Record[Click]]) -> Iterator[Any]:
             yield clicks[0].value
 
-        with pytest.raises(ConfigError, match=words):
-            through(Step(wrong, by="page"), following, [([(1, "clicks", 0, 0, ("/", "a"))], [])])
+        with pytest.raises(StepFailed, match=words):
+            through(Step(wrong, by="page"), following, [parcel([(1, "clicks", 0, 0, ("/", "a"))])])
 
     def test_a_topic_that_is_not_declared_is_refused(self) -> None:
         def elsewhere(state: State, clicks: list[Any]) -> Iterator[Send]:
             yield Send("vievs", None, None)
 
-        with pytest.raises(ConfigError, match="it sends to 'vievs', which is not declared: there is views, lists"):
-            through(Step(elsewhere, by="page"), None, [([(1, "clicks", 0, 0, ("/", "a"))], [])])
+        with pytest.raises(StepFailed, match="it sends to 'vievs', which is not declared: there is views, lists"):
+            through(Step(elsewhere, by="page"), None, [parcel([(1, "clicks", 0, 0, ("/", "a"))])])
 
     def test_what_a_step_raises_names_the_step_and_the_reason(self) -> None:
         with (
@@ -310,30 +207,3 @@ class TestSteps:
             _blamed_on(PAGES.steps[0]),
         ):
             raise ValueError("no such page")
-
-
-class Typed(NamedTuple):
-    page: int
-
-
-class Topical(NamedTuple):
-    topic: str
-
-
-def same(frame: Any) -> Any:
-    return frame
-
-
-class TestColumns:
-    def test_a_field_of_several_inputs_is_one_column(self) -> None:
-        inputs = [Input("clicks", Click), Input("views", View)]
-        pipeline = Pipeline(name="p", inputs=inputs, outputs={"o": 1}, build=same)
-        assert _columns(pipeline) == {"page": "STRING", "user": "STRING"}
-
-    @pytest.mark.parametrize(
-        ("schema", "words"), [(Typed, "'page' is of different types"), (Topical, "cannot be called 'topic'")]
-    )
-    def test_fields_that_cannot_be_columns_are_refused(self, schema: type[Any], words: str) -> None:
-        inputs = [Input("clicks", Click), Input("others", schema)]
-        with pytest.raises(ConfigError, match=words):
-            _columns(Pipeline(name="p", inputs=inputs, outputs={"o": 1}, build=same))
