@@ -23,7 +23,8 @@ from onceflow.client.admin import Admin
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 from onceflow.pipelines import Input, Pipeline, Record, Send, State, Step, dead_letter
-from onceflow.pipelines.job import JobSettings, create_topics, missing_topics, start
+from onceflow.pipelines.job import JobSettings, create_topics, missing_topics, records_in, start
+from onceflow.pipelines.parcels import labels
 from onceflow.spark import register
 from onceflow.spark.sessions import recommended
 from tests.support.brokers import RunningBroker, Shared, running_broker, started
@@ -132,8 +133,8 @@ class Shop:
         name = f"{self.prefix}paid"
         admin.create_partitions([NewPartitions(name, 3)])[name].result()
 
-    def run(self, **changed: Any) -> None:
-        """Over all that is there. Raises what the query failed with."""
+    def run(self, **changed: Any) -> int:
+        """Over all that is there; returns how many records that was. Raises what the query failed with."""
         settings: dict[str, Any] = {
             "bootstrap": self.bootstrap,
             "checkpoint": str(self.checkpoint),
@@ -144,6 +145,7 @@ class Shop:
         }
         with start(self.pipeline, JobSettings(**settings), self.spark) as job:
             job.await_end()
+            return sum(records_in(each) for each in job.query.recentProgress)
 
     def failure(self, **changed: Any) -> str:
         with pytest.raises(StreamingQueryException) as failed:
@@ -200,7 +202,7 @@ def test_two_steps_write_records_dead_letters_and_batch_numbers_and_go_on_with_t
     assert missing_topics(PAYMENTS, ClientSettings(bootstrap=shop.bootstrap), shop.prefix) == {}
     shop.pay(("bakery", "c1", 300), ("bakery", "c2", 200), "{", ("bakery", "c1", -1))
     shop.pay(("florist", "c1", 50), '{"shop": "florist"}', partition=1, at=T0 + 1)
-    shop.run()
+    assert shop.run() == 6, "good and bad ones"
     assert shop.sums("shops", "shop") == {"bakery": [300, 500], "florist": [50]}
     assert shop.sums("cards", "card") == {"c1": [50, 350], "c2": [200]}, "what a step is handed comes sorted"
     letters = shop.written("payments_dead_letters")
@@ -231,6 +233,15 @@ def test_two_steps_write_records_dead_letters_and_batch_numbers_and_go_on_with_t
     shop.pipeline = replace(PAYMENTS, steps=[replace(first, shards=3), *others])
     with pytest.raises(ConfigError, match="the state could not be found again"):
         shop.run()
+
+
+def test_spark_gives_as_many_shards_to_each_task(spark: SparkSession) -> None:
+    from pyspark.sql import functions as sql
+
+    shards = spark.createDataFrame([(label,) for label in labels(16)], "shard INT")
+    for tasks in (2, 4, 8, 16):
+        dealt_out = shards.repartition(tasks, "shard").groupBy(sql.spark_partition_id()).count().collect()
+        assert [count for _, count in dealt_out] == [16 // tasks] * tasks
 
 
 @pytest.mark.timeout(300)

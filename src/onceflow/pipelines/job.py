@@ -30,7 +30,7 @@ LOOK_EVERY_S: Final = 0.2
 FEW: Final = 2_000
 """So few records are not worth a task for each partition."""
 ON_ONE_MACHINE: Final = {
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.shuffle.compress": "false",
 }
 """For a session with a local master. The work is Python's: the JVM mostly hands parcels on, and its optimising compiler

@@ -37,7 +37,7 @@ def batch(topic: str, partition: int, *records: tuple[int, int, bytes | None, by
 
 
 def packed(*batches: pa.RecordBatch, prefix: str = "") -> list[pa.RecordBatch]:
-    return list(packing(PAGES, topic_names(PAGES, prefix)).convert(iter([clicks, batch("tallies", 1, (0, 9, None, tally))])))
+    return list(packing(PAGES, topic_names(PAGES, prefix)).convert(iter(batches)))
 
 
 class TestPacking:
@@ -123,7 +123,8 @@ class TestTyping:
         pipeline = Pipeline(name="p", inputs=inputs, outputs={"o": 1}, build=same)
         tally = b'{"page":"/","seconds":1.5,"count":3,"is_new":null}'
         clicks = batch("clicks", 0, (3, 7, None, GOOD), (4, 8, None, b"[]"))
-        found = typing(pipeline, topic_names(pipeline, "")).convert(iter([clicks, batch("tallies", 1, (0, 9, None, tally))]))
+        tallies = batch("tallies", 1, (0, 9, None, tally))
+        found = typing(pipeline, topic_names(pipeline, "")).convert(iter([clicks, tallies]))
         rows = [row for each in found for row in each.to_pylist()]
         assert [row["dead_letter"] is None for row in rows] == [True, False, True]
         origin = {"topic": "clicks", "partition": 0, "offset": 3, "timestamp": 7}
