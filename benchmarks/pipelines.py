@@ -46,8 +46,8 @@ RESULTS = Path(__file__).parent / "results" / "pipelines"
 BROKERS = (ONCEFLOW.name, KAFKA.name)
 RATE = 1_000
 TRIGGERS = ("0", "100ms", "1s")
-WARM_BATCHES = 8
-WARM_S = 75.0
+WARM_BATCHES = 4
+WARM_S = 45.0
 SEED = 7
 STOP_S = 60.0
 FACTS = ("processor", "memory", "Python", "Java", "Onceflow", "Apache Kafka", "load before the run")
@@ -179,7 +179,7 @@ class Bench:
     def _pace(self, prefix: str) -> dict[Place, list[tuple[int, float]]]:
         """One record after the other. Returns when each was handed over: (offset, time) by partition."""
         sent: dict[Place, list[tuple[int, float]]] = {}
-        producer = _producer(self.bootstrap, linger_ms=1)
+        producer = _producer(self.bootstrap, linger_ms=5)
         count = int(RATE * (WARM_S + self.args.seconds))
         began = time.monotonic()
         for number, each in enumerate(self.reference.generate(SEED, count)):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from onceflow.client.admin import TopicMissingError
@@ -81,11 +81,11 @@ class Producing:
         self._delivery_timeout_s = delivery_timeout_s
         self._leaders: dict[str, dict[int, int | None]] = {}
 
-    def partition_count(self, topic: str) -> int:
-        """Raises `TopicMissingError`, and the reason if no broker says it in time."""
-        if topic not in self._leaders:
-            persistently(lambda: self._look_up(topic), self._delivery_timeout_s)
-        return len(self._leaders[topic])
+    def partition_counts(self, topics: Sequence[str]) -> list[int]:
+        """Of each topic. Raises `TopicMissingError`, and the reason if no broker says it in time."""
+        if unknown := [topic for topic in topics if topic not in self._leaders]:
+            persistently(lambda: self._look_up(*unknown), self._delivery_timeout_s)
+        return [len(self._leaders[topic]) for topic in topics]
 
     def send(self, batches: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, int]:
         """One sealed batch per partition; the offset that each got. Returns when all are acknowledged.
@@ -174,9 +174,11 @@ class Producing:
             del self._leaders[topic]
         return leader
 
-    def _look_up(self, topic: str) -> None:
-        leaders = self._cluster.leaders([topic])
-        self._leaders[topic] = {partition: leader for (_, partition), leader in leaders.items()}
+    def _look_up(self, *topics: str) -> None:
+        found: dict[str, dict[int, int | None]] = {topic: {} for topic in topics}
+        for (topic, partition), leader in self._cluster.leaders(topics).items():
+            found[topic][partition] = leader
+        self._leaders |= found
 
 
 class _Delivery:

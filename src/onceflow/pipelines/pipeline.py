@@ -91,7 +91,7 @@ class Step:
     """The field whose value is the key."""
     takes: type[Any] | None = None
     """The `NamedTuple` that the step before hands on; None for the first step, which gets records."""
-    shards: int = 16
+    shards: int = 8
     """Into how many parts its state is cut, at most so many run at the same time. Fixed by the first run."""
 
 

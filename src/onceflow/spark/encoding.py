@@ -35,7 +35,7 @@ from onceflow.wire import batch as wire_batch
 from onceflow.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE
 from onceflow.wire.compression import Codec, compress
 
-__all__ = ["BATCH_BYTES_MAX", "Packed", "Rows", "group_by_partition", "header_section", "pack", "pack_by_partition"]
+__all__ = ["BATCH_BYTES_MAX", "Packed", "Rows", "header_section", "pack", "pack_by_partition"]
 
 BATCH_BYTES_MAX: Final = 1_000_000
 """Below Kafka's default `max.message.bytes` of 1,048,588, even where compression makes random bytes longer."""
@@ -103,21 +103,6 @@ def _nbytes(column: pa.Array) -> int:
     return int(np.maximum(lengths_of(column), 0).sum(dtype=np.int64))
 
 
-def group_by_partition(
-    partitions: npt.NDArray[np.int32], topics: npt.NDArray[np.integer[Any]] | None = None
-) -> list[tuple[int, npt.NDArray[np.int64]]]:
-    """The rows of each partition, in their order: its code, and the indices of its rows.
-
-    The code is the partition. With `topics` (the codes of a dictionary, of which none is negative) it is
-    `topic << 32 | partition`, so that `divmod(code, 2**32)` has both.
-    """
-    codes = partitions if topics is None else topics.astype(np.int64) << 32 | partitions
-    order, starts = _by_partition(codes)
-    return [
-        (int(codes[order[start]]), order[start:stop]) for start, stop in pairwise([*starts, len(codes)]) if stop > start
-    ]
-
-
 def _by_partition(codes: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64], list[int]]:
     """The rows ordered by partition, stably, and where each partition begins among them."""
     if not len(codes) or (codes == codes[0]).all():
@@ -172,16 +157,17 @@ def pack(
 
 def pack_by_partition(
     rows: Rows,
-    partitions: npt.NDArray[np.int32],
+    partitions: npt.NDArray[np.integer[Any]],
     *,
     codec: Codec = Codec.NONE,
     level: int | None = None,
     batch_bytes_max: int = BATCH_BYTES_MAX,
     now_ms: int,
 ) -> Iterator[tuple[int, Packed]]:
-    """`group_by_partition` and `pack` in one, with the partition of each batch.
+    """The rows of each partition in batches of their own, with the partition of each batch.
 
-    Much cheaper where partitions are many and get few rows each: most of the work is done once for all of them.
+    Where partitions are many and get few rows each this is much cheaper than to `pack` those of each: most of the work
+    is done once for all of them.
     """
     ordered, starts = _by_partition(partitions)
     if len(starts) > 1:

@@ -13,7 +13,7 @@ of the others.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +38,16 @@ _TOGETHER_MIN: Final = 24
 _TAIL_MASK: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], dtype=np.uint32)
 
 
-def partitions_of(keys: pa.Array, count: int) -> npt.NDArray[np.int32]:
-    """The partition, of `count`, of each key, which may be of any binary or string type; `NO_PARTITION` for null."""
-    if count < 1:
-        raise ValueError(f"A topic of {count} partitions has no place for a key.")
+def partitions_of(keys: pa.Array, count: int | npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
+    """The partition, of `count`, of each key, which may be of any binary or string type; `NO_PARTITION` for null.
+
+    `count` may be another one for each key.
+    """
+    counts = np.asarray(count)
+    if counts.size and (least := counts.min()) < 1:
+        raise ValueError(f"A topic of {least} partitions has no place for a key.")
     keys = binary_of(keys)
-    partitions = ((_hashes(keys) & np.uint32(_POSITIVE)) % np.uint32(count)).astype(np.int32)
+    partitions = ((_hashes(keys) & np.uint32(_POSITIVE)) % counts.astype(np.uint32)).astype(np.int32)
     if (nulls := nulls_of(keys)) is not None:
         partitions[nulls] = NO_PARTITION
     return partitions

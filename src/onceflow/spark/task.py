@@ -30,7 +30,7 @@ from onceflow.client.settings import ClientSettings
 from onceflow.client.shared_transaction import TRANSACTION_OVER, Ticket
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.spark.columns import array_of, binary_array
-from onceflow.spark.encoding import Packed, Rows, group_by_partition, header_section, pack_by_partition
+from onceflow.spark.encoding import Packed, Rows, header_section, pack_by_partition
 from onceflow.spark.murmur2 import partitions_of
 from onceflow.spark.packed_rows import unpack_rows
 from onceflow.spark.positions import connected
@@ -51,6 +51,7 @@ _RESULT_ARROW: Final = pa.schema(
         ("partitions", pa.string()),
     ]
 )
+Numbers = np.ndarray[Any, np.dtype[np.integer[Any]]]
 _PRODUCE_MAX: Final = 12  # later versions name topics by id
 
 
@@ -207,70 +208,66 @@ def _packed(
         every_header=None if plan.header is None else header_section(*plan.header),
         timestamps_ms=_milliseconds(columns["timestamp"], now_ms) if "timestamp" in columns else None,
     )
+    topics, codes = _topics(plan, columns)
+    counts = np.array(producing.partition_counts(topics))
+    numbers = _partitions(plan, whole, counts if codes is None else counts[codes], task, flushes)
+    if (chosen := columns.get("partition")) is not None:
+        numbers = _chosen(chosen, numbers, topics, counts, codes)
+    # Both in one small number: rows are put in order once, whatever the number of topics.
+    widest = int(counts.max(initial=1))
+    places = numbers if codes is None else codes.astype(np.int64) * widest + numbers
     found: dict[TopicPartition, list[Packed]] = defaultdict(list)
-    for topic, rows, chosen in _by_topic(plan, whole, columns):
-        numbers = _partitions(plan, producing, topic, rows, chosen, task, flushes)
-        try:
-            for number, packed in pack_by_partition(
-                rows,
-                numbers,
-                codec=plan.codec,
-                level=plan.level,
-                batch_bytes_max=plan.batch_bytes,
-                now_ms=now_ms,
-            ):
-                found[topic, number].append(packed)
-        except ValueError as problem:  # what Kafka's own producer would not take either
-            raise RowRefused(str(problem)) from None
+    try:
+        for place, packed in pack_by_partition(
+            whole, places, codec=plan.codec, level=plan.level, batch_bytes_max=plan.batch_bytes, now_ms=now_ms
+        ):
+            topic, number = (0, place) if codes is None else divmod(place, widest)
+            found[topics[topic], number].append(packed)
+    except ValueError as problem:  # what Kafka's own producer would not take either
+        raise RowRefused(str(problem)) from None
     return found
 
 
-def _by_topic(plan: WritePlan, rows: Rows, columns: Mapping[str, Any]) -> Iterator[tuple[str, Rows, pa.Array | None]]:
-    """The rows of each topic, with the partitions that the user has chosen for them."""
-    chosen = columns.get("partition")
+def _topics(plan: WritePlan, columns: Mapping[str, Any]) -> tuple[list[str], Numbers | None]:
+    """The topics, and which of them each row goes to; None if there is one for all."""
     topics = columns.get("topic")
     if topics is None or plan.topic is not None:
         assert plan.topic is not None
-        yield plan.topic, rows, chosen
-        return
+        return [plan.topic], None
     if topics.null_count:
         raise RowRefused("a row has no topic: its column is null, and the sink has no topic= of its own")
     encoded = pc.dictionary_encode(topics)
-    if PROGRESS_TOPIC in encoded.dictionary.to_pylist():
+    names = encoded.dictionary.to_pylist()
+    if PROGRESS_TOPIC in names:
         raise RowRefused(f"a row goes to {PROGRESS_TOPIC}, where progress is kept")
-    codes = encoded.indices.to_numpy(zero_copy_only=False)
-    for code, indices in group_by_partition(codes):
-        taken = None if chosen is None else chosen.take(array_of(indices))
-        yield encoded.dictionary[code].as_py(), rows.take(indices), taken
+    return names, encoded.indices.to_numpy(zero_copy_only=False)
 
 
-def _partitions(
-    plan: WritePlan,
-    producing: Producing,
-    topic: str,
-    rows: Rows,
-    chosen: pa.Array | None,
-    task: int,
-    flushes: int,
-) -> np.ndarray[Any, Any]:
-    """The partition of each row: chosen by the user, else by Kafka's partitioner, else one for all that have no key."""
-    count = producing.partition_count(topic)
+def _partitions(plan: WritePlan, rows: Rows, counts: Numbers, task: int, flushes: int) -> Numbers:
+    """The partition of each row: by Kafka's partitioner, or one for all that have no key.
+
+    `counts`: how many partitions there are, for each row or for all.
+    """
     if plan.partitioning == "task":
-        numbers = np.full(len(rows), task % count, np.int32)
-    else:
-        sticky = (task + flushes) % count
-        if rows.keys is None or rows.keys.null_count == len(rows):
-            numbers = np.full(len(rows), sticky, np.int32)
-        else:
-            numbers = partitions_of(rows.keys, count)
-            if rows.keys.null_count:
-                numbers = np.where(numbers < 0, np.int32(sticky), numbers)
-    if chosen is not None:
-        wanted = chosen.fill_null(-1).to_numpy(zero_copy_only=False)
-        if wrong := [int(each) for each in wanted if each < -1 or each >= count][:1]:
-            raise RowRefused(f"a row wants partition {wrong[0]} of {topic!r}, which has {count}")
-        numbers = np.where(wanted >= 0, wanted, numbers)
-    return numbers
+        return np.broadcast_to(task % counts, len(rows))
+    sticky = (task + flushes) % counts
+    if rows.keys is None or rows.keys.null_count == len(rows):
+        return np.broadcast_to(sticky, len(rows))
+    numbers = partitions_of(rows.keys, counts)
+    return np.where(numbers < 0, sticky, numbers) if rows.keys.null_count else numbers
+
+
+def _chosen(
+    column: pa.Array, numbers: Numbers, topics: list[str], counts: Numbers, codes: Numbers | None
+) -> Numbers:
+    """The partitions that the user has chosen, where one is given."""
+    wanted = column.fill_null(-1).to_numpy(zero_copy_only=False)
+    topic_of = np.zeros(len(wanted), np.int64) if codes is None else codes
+    if len(wrong := np.flatnonzero((wanted < -1) | (wanted >= counts[topic_of]))):
+        row = wrong[0]
+        topic = topic_of[row]
+        raise RowRefused(f"a row wants partition {wanted[row]} of {topics[topic]!r}, which has {counts[topic]}")
+    return np.where(wanted >= 0, wanted, numbers)
 
 
 def _milliseconds(timestamps: pa.Array, now_ms: int) -> np.ndarray[Any, Any]:

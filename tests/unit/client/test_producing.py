@@ -210,7 +210,7 @@ def test_what_is_not_acknowledged_in_time_is_given_up(
 
 def test_brokers_that_are_gone_are_waited_for_until_time_is_over(broker: FakeBroker, cluster: Cluster) -> None:
     writer = producing(cluster, timeout_s=0.2)
-    assert writer.partition_count("orders") == 2
+    assert writer.partition_counts(["orders"]) == [2]
     cluster.close()
     broker._server.shutdown()
     broker._server.server_close()
@@ -261,5 +261,5 @@ def test_an_answer_about_something_else_acknowledges_nothing(broker: FakeBroker,
 
 def test_the_number_of_partitions_is_asked_for_once(broker: FakeBroker, cluster: Cluster) -> None:
     writer = producing(cluster)
-    assert [writer.partition_count("orders") for _ in range(3)] == [2, 2, 2]
+    assert [writer.partition_counts(["orders"]) for _ in range(3)] == [[2], [2], [2]]
     assert len(broker.requests(MetadataRequest)) == 1

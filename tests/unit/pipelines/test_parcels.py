@@ -60,7 +60,7 @@ class TestParcels:
 
     def test_what_passes_through_one_after_another_goes_to_all_in_turn(self) -> None:
         def place(turn: int) -> int:
-            parcels = Parcels(Step(count, by="page"))
+            parcels = Parcels(Step(count, by="page", shards=16))
             for number in range(200):
                 parcels.add[f"page-{number}"]((number,))
             [label] = [label for label, parcel in parcels.rows([b"x"], turn) if marshal.loads(parcel)[1]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from onceflow.client.settings import ClientSettings
 from onceflow.client.shared_transaction import Ticket
 from onceflow.errors import ErrorCode
 from onceflow.spark import task as module
+from onceflow.spark.packed_rows import pack_rows
 from onceflow.spark.sequencer import Refusal, TaskReport
 from onceflow.spark.task import RowRefused, WritePlan
 from onceflow.wire.batch import read_header
@@ -44,10 +45,10 @@ class FakeProducing:
         self.sent: list[dict[TopicPartition, bytes]] = []
         self.problem: Exception | None = None
 
-    def partition_count(self, topic: str) -> int:
-        if topic not in self._topics:
-            raise TopicMissingError(f"there is no topic {topic!r}")
-        return self._topics[topic]
+    def partition_counts(self, topics: Sequence[str]) -> list[int]:
+        if missing := [topic for topic in topics if topic not in self._topics]:
+            raise TopicMissingError(f"there is no topic {missing[0]!r}")
+        return [self._topics[topic] for topic in topics]
 
     def send(self, batches: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, int]:
         if self.problem is not None:
@@ -170,6 +171,38 @@ def test_rows_go_to_the_topics_that_they_name() -> None:
     report = write(producing, batch, topic=None)
     assert producing.values() == {("x", 0): ["1", "3"], ("y", 1): ["4"], ("y", 2): ["2"]}
     assert report.partitions == {"x": [0], "y": [1, 2]}
+
+
+@pytest.mark.parametrize("partitioning", ["kafka", "task"])
+def test_every_topic_gets_what_it_would_get_alone(partitioning: str) -> None:
+    widths = {"x": 1, "y": 5, "z": 3}
+    keys = [None if number % 7 == 0 else b"%d" % (number % 40) for number in range(300)]
+    topics = ["xyz"[number % 3] for number in range(300)]
+    values = [str(number) for number in range(300)]
+    together = FakeProducing(**widths)
+    write(together, rows(topic=topics, key=keys, value=values), task=7, topic=None, partitioning=partitioning)
+    alone: dict[TopicPartition, list[str]] = {}
+    for topic, width in widths.items():
+        producing = FakeProducing(**{topic: width})
+        mine = [number for number in range(300) if topics[number] == topic]
+        columns = {"key": [keys[number] for number in mine], "value": [values[number] for number in mine]}
+        write(producing, rows(**columns), task=7, topic=topic, partitioning=partitioning)
+        alone |= producing.values()
+    assert together.values() == alone
+
+
+def test_a_partition_that_one_topic_has_and_the_rows_own_has_not_is_refused() -> None:
+    chosen = pa.array([2, 2], pa.int32())
+    with pytest.raises(RowRefused, match="partition 2 of 'x', which has 1"):
+        write(FakeProducing(x=1, y=3), rows(topic=["y", "x"], value=["1", "2"], partition=chosen), topic=None)
+
+
+def test_packed_rows_are_written_as_if_they_stood_there_one_by_one() -> None:
+    producing = FakeProducing(x=1, y=3)
+    pieces = [pack_rows({"x": ([None], [b"1"]), "y": ([b"k", b"k"], [b"2", None])}), pack_rows({"x": ([None], [b"3"])})]
+    report = write(producing, rows(packed=pa.array(pieces, pa.binary())), topic=None)
+    assert producing.values()["x", 0] == ["1", "3"]
+    assert report.rows == 4
 
 
 def test_the_sinks_own_topic_wins_over_the_column() -> None:
