@@ -31,13 +31,18 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         help=f"the broker's address, several with commas between (default: ${BOOTSTRAP_VARIABLE}, "
         f"else {DEFAULT_BOOTSTRAP})",
     )
+    add_client_config(group)
+
+
+def add_client_config(group: Any) -> None:
+    """The option for further settings of clients, for a parser or one of its groups."""
     group.add_argument(
         "--client-config",
         metavar="NAME=VALUE",
         type=name_and_value,
         action="append",
         default=[],
-        help="a further librdkafka setting, for example security.protocol=SSL; may be repeated",
+        help="a further librdkafka setting of all clients, for example security.protocol=SSL; may be repeated",
     )
 
 

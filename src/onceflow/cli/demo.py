@@ -18,8 +18,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onceflow.cli.common import counted, name_and_value, whole_number
-from onceflow.cli.durations import duration_ms
+from onceflow.cli.common import add_client_config, counted, whole_number
+from onceflow.cli.durations import trigger
 from onceflow.errors import ConfigError, OnceflowError
 from onceflow.pipelines.reference import REFERENCES
 
@@ -91,7 +91,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--trigger",
         metavar="TIME",
-        type=_trigger,
+        type=trigger,
         help="from one micro-batch to the next, as 500ms or 1s (default: no pause)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else")
@@ -105,26 +105,13 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         metavar="COMMAND",
         help="how to strike the brokers at --bootstrap: called as COMMAND kill|stop|start|pause|resume NODE",
     )
-    parser.add_argument(
-        "--client-config",
-        metavar="NAME=VALUE",
-        type=name_and_value,
-        action="append",
-        default=[],
-        help="a further setting of all clients, for example security.protocol=SASL_PLAINTEXT; may be repeated",
-    )
+    add_client_config(parser)
     parser.add_argument(
         "--checkpoint", metavar="DIR", type=Path, help="a new folder for Spark's checkpoint, which stays there"
     )
     parser.add_argument(
         "--report", metavar="DIR", type=Path, help=f"a new folder for the report (default: {FOLDERS}/PIPELINE-SEED)"
     )
-
-
-def _trigger(text: str) -> str | None:
-    """As Spark writes it; None for no pause."""
-    ms = 0 if text == "0" else duration_ms(text)
-    return f"{ms} milliseconds" if ms else None
 
 
 # The run

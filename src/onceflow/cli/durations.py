@@ -6,7 +6,7 @@ import argparse
 import re
 from datetime import datetime
 
-__all__ = ["duration_ms", "in_words", "moment", "moment_ms"]
+__all__ = ["duration_ms", "in_words", "moment", "moment_ms", "trigger"]
 
 _SHORT = re.compile(
     r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+(?:\.\d{1,3})?)s)?"
@@ -19,6 +19,7 @@ _ISO = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _UNITS_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000, "ms": 1}
+_SPARK_UNITS = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h"}
 DURATION_MS_MAX = 100 * 365 * 86_400_000  # a century: further back no clock and no int64 is in doubt
 
 
@@ -30,6 +31,18 @@ def duration_ms(text: str) -> int:
     if not parts or total > DURATION_MS_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 5m, 1h30m or PT5M")
     return total
+
+
+def trigger(text: str) -> str | None:
+    """An argparse type for the time between micro-batches, which Spark's users write as `1 second`: as Spark takes it;
+    None for 0."""
+    words = re.fullmatch(r"(\d+)\s*(millisecond|second|minute|hour)s?", text.strip(), re.ASCII)
+    short = f"{words[1]}{_SPARK_UNITS[words[2]]}" if words else "0s" if text.strip() == "0" else text.strip()
+    try:
+        found = duration_ms(short)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 100ms, '1 second' or 0") from None
+    return f"{found} milliseconds" if found else None
 
 
 def moment_ms(text: str) -> int:

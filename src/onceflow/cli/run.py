@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,8 +18,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onceflow.cli.common import name_and_value, whole_number
-from onceflow.cli.durations import duration_ms
+from onceflow.cli.common import add_client_config, name_and_value, whole_number
+from onceflow.cli.durations import trigger
 from onceflow.client.addresses import BOOTSTRAP_VARIABLE
 from onceflow.errors import ConfigError
 
@@ -34,7 +33,6 @@ __all__ = ["add_parser", "run"]
 
 CHECKPOINTS: Final = "onceflow-checkpoints"
 ON_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-SPARK_UNITS: Final = {"milliseconds": "ms", "seconds": "s", "minutes": "m", "hours": "h"}
 _EPILOG = """\
 examples:
   onceflow run orders                                       with a broker of its own, whose address is shown
@@ -77,7 +75,7 @@ def _add_batches(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--trigger",
         metavar="TIME",
-        type=_trigger,
+        type=trigger,
         help="from the start of one to the next: 100ms, '1 second'. Longer costs less per record, and is later "
         "(default: 0, at once)",
     )
@@ -114,25 +112,7 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
         help=f"the brokers' address (default: ${BOOTSTRAP_VARIABLE}, else a broker of its own, with its data beside "
         "the checkpoint)",
     )
-    group.add_argument(
-        "--client-config",
-        metavar="NAME=VALUE",
-        type=name_and_value,
-        action="append",
-        default=[],
-        help="a further setting, for example security.protocol=SSL; may be repeated",
-    )
-
-
-def _trigger(text: str) -> str | None:
-    """As Spark takes it; None for 0."""
-    words = re.fullmatch(r"(\d+)\s*(millisecond|second|minute|hour)s?", text.strip(), re.ASCII)
-    short = f"{words[1]}{SPARK_UNITS[f'{words[2]}s']}" if words else "0s" if text.strip() == "0" else text.strip()
-    try:
-        found = duration_ms(short)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 100ms, '1 second' or 0") from None
-    return f"{found} milliseconds" if found else None
+    add_client_config(group)
 
 
 def run(args: argparse.Namespace) -> int:

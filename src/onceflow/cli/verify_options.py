@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from onceflow.cli.common import name_and_value, whole_number
+from onceflow.cli.common import add_client_config, name_and_value, whole_number
 from onceflow.errors import ConfigError
 
 __all__ = ["FAULTS", "PROCESS_LEVEL", "REPORTS", "RUNS", "add_parser", "check"]
@@ -94,14 +94,7 @@ def _add_faults(parser: argparse.ArgumentParser) -> None:
 def _add_brokers(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("brokers (default: a broker of our own is started)")
     group.add_argument("--bootstrap", metavar="HOST:PORT", help="the address of any Kafka, several with commas between")
-    group.add_argument(
-        "--client-config",
-        metavar="NAME=VALUE",
-        type=name_and_value,
-        action="append",
-        default=[],
-        help="a further librdkafka setting of all clients, for example security.protocol=SSL; may be repeated",
-    )
+    add_client_config(group)
     group.add_argument(
         "--control",
         metavar="COMMAND",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
+from onceflow.client.final_read import NotRead, committed_messages
 from onceflow.client.settings import ClientSettings
 from onceflow.pipelines.job import BATCH_HEADER
 from onceflow.pipelines.judging import Written
@@ -14,47 +14,11 @@ from onceflow.pipelines.reference import Raw
 __all__ = ["NotRead", "Place", "everything_in", "raw_in", "written_in"]
 
 Place = tuple[str, int]
-POLL_S: Final = 0.2
-POLL_MAX: Final = 10_000
-ASK_S: Final = 10.0
-
-
-class NotRead(Exception):
-    """The end of a partition was not reached in time."""
 
 
 def everything_in(settings: ClientSettings, ends: Mapping[Place, int], timeout_s: float) -> Iterator[Any]:
-    """The messages of all partitions, up to their ends: `confluent_kafka.Message`s. Raises `NotRead`."""
-    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
-    deadline = time.monotonic() + timeout_s
-    consumer = Consumer(
-        settings.librdkafka(
-            error_cb=lambda _: None,
-            group_id="onceflow-final-read",
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            enable_partition_eof=True,
-            auto_offset_reset="error",
-        )
-    )
-    unread = {place for place, end in ends.items() if end > 0}
-    try:
-        consumer.assign([TopicPartition(*place, 0) for place in unread])
-        while unread:
-            if time.monotonic() > deadline:
-                names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(unread))
-                raise NotRead(f"{names} could not be read to the end within {timeout_s:g} s")
-            for message in consumer.consume(POLL_MAX, timeout=POLL_S):
-                error = message.error()
-                if error is None:
-                    yield message
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    unread.discard((message.topic(), message.partition()))
-                elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
-                    raise KafkaException(error)
-    finally:
-        consumer.close()
+    """The messages of all partitions that have any, by their ends: `confluent_kafka.Message`s. Raises `NotRead`."""
+    return committed_messages(settings, [place for place, end in ends.items() if end > 0], timeout_s)
 
 
 def raw_in(message: Any, prefix: str = "") -> Raw:

@@ -4,13 +4,11 @@ read."""
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
 from onceflow.client.cluster import Cluster
+from onceflow.client.final_read import NotRead, committed_messages
 from onceflow.client.offsets import LATEST, committed_offsets, list_offsets
 from onceflow.client.problems import ClientError
 from onceflow.client.settings import ClientSettings
@@ -88,46 +86,10 @@ def everything_committed(settings: ClientSettings, places: Collection[Place], ti
 
     Raises `NotDrained` if it does not get there.
     """
-    deadline = time.monotonic() + timeout_s
-    seen: list[Seen] = []
-    consumer = Consumer(
-        settings.librdkafka(
-            error_cb=lambda _: None,
-            group_id="onceflow-verify-final-read",
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            enable_partition_eof=True,
-            auto_offset_reset="error",
-        )
-    )
     try:
-        consumer.assign([TopicPartition(*place, _start(consumer, place)) for place in places])
-        unread = set(places)
-        while unread:
-            if time.monotonic() > deadline:
-                raise NotDrained(f"{_names(unread)} could not be read to the end within {timeout_s:g} s")
-            for message in consumer.consume(10_000, timeout=0.2):
-                _take_in(message, seen, unread)
-    finally:
-        consumer.close()
-    return seen
-
-
-def _start(consumer: Any, place: Place) -> int:
-    low, _ = consumer.get_watermark_offsets(TopicPartition(*place), timeout=10)
-    return int(low)
-
-
-def _take_in(message: Any, seen: list[Seen], unread: set[Place]) -> None:
-    place = message.topic(), message.partition()
-    error = message.error()
-    if error is None:
-        seen.append(Seen(*place, message.offset(), Record.from_bytes(message.value())))
-    elif error.code() == KafkaError._PARTITION_EOF:
-        unread.discard(place)
-    elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
-        raise KafkaException(error)
-
-
-def _names(places: Collection[Place]) -> str:
-    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(places))
+        return [
+            Seen(each.topic(), each.partition(), each.offset(), Record.from_bytes(each.value()))
+            for each in committed_messages(settings, places, timeout_s)
+        ]
+    except NotRead as problem:
+        raise NotDrained(str(problem)) from None

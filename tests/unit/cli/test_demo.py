@@ -80,7 +80,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runner:
         (["orders", "--records", "0"], "'0' is not a whole number from 1 up"),
         (["orders", "--rate", "0"], "'0' is not a whole number from 1 up"),
         (["orders", "--faults", "-1"], "--faults"),
-        (["orders", "--trigger", "soon"], "'soon' is not a duration"),
+        (["orders", "--trigger", "soon"], "'soon' is not a time such as 100ms"),
         (["orders", "--control", "./x"], "--control needs --bootstrap"),
         (["orders", "--report", "."], "--report . is not an empty folder"),
         (["orders", "--checkpoint", "file"], "--checkpoint file is not an empty folder"),

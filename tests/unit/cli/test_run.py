@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import onceflow
-from onceflow.cli import main, run, run_loading
+from onceflow.cli import durations, main, run, run_loading
 from onceflow.cli.run_display import BatchLines
 from onceflow.cli.run_problems import output_to, reason_in, spark_started
 from onceflow.client.admin import Admin
@@ -115,7 +115,7 @@ def test_an_unreachable_broker_is_one_sentence_and_spark_is_not_started(
     ],
 )
 def test_a_trigger_is_told_as_people_and_as_spark_tell_it(text: str, trigger: str | None) -> None:
-    assert run._trigger(text) == trigger
+    assert durations.trigger(text) == trigger
 
 
 @pytest.mark.parametrize("name", ["orders", "viewing", "pricing"])
