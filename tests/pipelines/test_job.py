@@ -23,6 +23,7 @@ from onceflow.client.admin import Admin
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 from onceflow.pipelines import Input, Pipeline, Record, Send, State, Step, dead_letter
+from onceflow.pipelines.checkpoints import STEPS_FILE
 from onceflow.pipelines.job import JobSettings, create_topics, missing_topics, records_in, start
 from onceflow.pipelines.parcels import labels
 from onceflow.spark import register
@@ -233,6 +234,10 @@ def test_two_steps_write_records_dead_letters_and_batch_numbers_and_go_on_with_t
     shop.pipeline = replace(PAYMENTS, steps=[replace(first, shards=3), *others])
     with pytest.raises(ConfigError, match="the state could not be found again"):
         shop.run()
+    (shop.checkpoint / STEPS_FILE).write_text("[{")
+    with pytest.raises(ConfigError, match=r"onceflow-steps.json cannot be read: it is damaged"):
+        shop.run()
+    assert not list(shop.checkpoint.glob("*.new"))
 
 
 def test_spark_gives_as_many_shards_to_each_task(spark: SparkSession) -> None:

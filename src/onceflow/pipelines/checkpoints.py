@@ -35,24 +35,31 @@ def check_steps(spark: Any, checkpoint: str, pipeline: Pipeline) -> None:
 
 
 def _read(files: Any, path: Any) -> Any:
-    """None if there is nothing, or what was left by a start that was killed while it wrote: no query had begun."""
+    """None if there is nothing: no query has begun here."""
     if not files.exists(path):
         return None
     stream = files.open(path)
     try:
         return json.loads(bytes(stream.readAllBytes()))
     except ValueError:
-        return None
+        raise ConfigError(
+            f"{path.toString()} cannot be read: it is damaged, and so may be the checkpoint around it. It says how the "
+            "state is cut: put it back from a copy, or begin anew with another checkpoint, app id and topics"
+        ) from None
     finally:
         stream.close()
 
 
 def _write(files: Any, path: Any, steps: list[dict[str, Any]]) -> None:
-    stream = files.create(path, True)
+    """Under another name first: whoever is killed on the way leaves nothing, or all of it."""
+    draft = path.suffix(".new")
+    stream = files.create(draft, True)
     try:
         stream.write(bytearray(json.dumps(steps).encode()))
     finally:
         stream.close()
+    if not files.rename(draft, path):
+        raise ConfigError(f"{draft.toString()} could not be renamed to {path.getName()}: nothing was started")
 
 
 def _words(steps: Any) -> str:

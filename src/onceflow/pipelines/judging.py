@@ -144,7 +144,7 @@ def cut(log: Mapping[int, Offsets], records: Iterable[Raw]) -> dict[int, list[Ra
 
 class Difference(NamedTuple):
     kind: str
-    """"missing", "twice", "wrong", "unexpected", "state", "not atomic", "reader"."""
+    """"missing", "twice", "wrong", "unexpected", "state", "not atomic", "not looked at", "reader"."""
     sentence: str
 
 

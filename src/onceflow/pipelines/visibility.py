@@ -48,6 +48,8 @@ class Visibility:
         self._partitions = {place: _Partition(found) for place, found in by_place.items()}
         self.equal = 0
         self.between = 0
+        self.newest: set[int] = set()
+        """The newest micro-batch of each look: looks that all came too early, or too late, prove nothing."""
         self.differences = Differences()
 
     def look(self, ends: Offsets, when: str) -> None:
@@ -62,6 +64,7 @@ class Visibility:
         ahead = max(seen, key=lambda place: seen[place][0])
         behind = min(seen, key=lambda place: _or_last(seen[place][1]))
         newest, oldest = seen[ahead][0], seen[behind][1]
+        self.newest.add(newest)
         if oldest is None or newest < oldest:
             self.equal += 1
         elif newest == oldest:

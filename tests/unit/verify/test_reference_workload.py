@@ -18,7 +18,7 @@ from onceflow.verify.history import History, Outcome, Recorder
 from onceflow.verify.nemesis import KINDS, Pace
 from onceflow.verify.programs.feeder import Pacing, unfed
 from onceflow.verify.stage import JudgesItself
-from onceflow.verify.workloads import workload_named
+from onceflow.verify.workloads import reference_runs, workload_named
 from onceflow.verify.workloads.reference import FIRST_ROUND
 from onceflow.verify.workloads.reference_runs import ANY, FinalRead, Findings, Progress, judgement
 from onceflow.verify.workloads.references import load_reference
@@ -300,6 +300,17 @@ def test_a_look_that_finds_different_batches_makes_the_run_inexact(over: Run) ->
     mixed = {**ends(over, 1), "page_views": 0}
     over.record("lookout", "ends", offsets=[[f"{PREFIX}{topic}", 0, end] for topic, end in mixed.items()])
     assert kinds(over.judged()) == {"not atomic"}
+
+
+@pytest.mark.parametrize(("moments", "wrong"), [((), {"not looked at"}), ((1, 1), {"not looked at"}), ((0, 1), set())])
+def test_looks_that_all_saw_the_same_prove_nothing(
+    over: Run, moments: tuple[int, ...], wrong: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference_runs, "MANY", 2)
+    for number in moments:
+        told = [[f"{PREFIX}{topic}", 0, end] for topic, end in ends(over, number).items()]
+        over.record("lookout", "ends", offsets=told)
+    assert kinds(over.judged()) == wrong
 
 
 @pytest.mark.parametrize(("seen", "wrong"), [(3, set()), (2, {"reader"})])

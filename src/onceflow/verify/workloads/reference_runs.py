@@ -35,6 +35,8 @@ __all__ = ["ANY", "FinalRead", "Findings", "Lookout", "Progress", "ends_of", "ju
 LOOK_EVERY_S: Final = 0.05
 BRIEF_S: Final = 0.25
 """A look that took longer was not one moment: micro-batches may have been committed while it was answered."""
+MANY: Final = 5
+"""Of so many micro-batches a lookout must have seen some become visible."""
 ASK_S: Final = 1.0
 LOOKOUT: Final = "lookout"
 ANY: Final = "Produce"
@@ -240,6 +242,10 @@ def _judge_looks(findings: Findings, written: Sequence[Written], history: Histor
             ends = {(topic.removeprefix(prefix), number): end for topic, number, end in look.told["offsets"]}
             visibility.look(ends, f"at {look.began:.3f} s")
     findings.looks_equal, findings.looks_between = visibility.equal, visibility.between
+    batches = len({each.batch for each in written})
+    if batches >= MANY and len(visibility.newest) < 2:
+        sentence = f"{batches} micro-batches became visible, and no two looks at the outputs saw different ones."
+        findings.differences.append(Difference("not looked at", sentence))
     findings.differences += visibility.differences
 
 
