@@ -133,7 +133,9 @@ class Bench:
                 sent = self._pace(prefix)
                 seen.wait_until_quiet()
             batches = offset_log(Path(folder) / "checkpoint")
-        latencies = sorted(_latencies(sent, batches, seen.first))
+            latencies = sorted(_latencies(sent, batches, seen.first))
+            if not latencies:
+                raise RuntimeError(f"nothing came out: {(Path(folder) / 'log').read_text()[-3000:]}")
         return self._measured(
             f"trigger {trigger}",
             len(latencies),
