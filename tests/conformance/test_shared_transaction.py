@@ -387,7 +387,7 @@ def test_a_batch_whose_acknowledgement_is_lost_is_stored_once(
     ticket = transaction.ticket
     transaction.add_partitions([(topic, 0)])
     writer = producing(lossy, ticket)
-    assert writer.partition_count(topic) == 1
+    assert writer.partition_counts([topic]) == [1]
     for sequence in range(3):
         proxy.plan = Hooks(response=Loses(PRODUCE, 2))
         offsets = writer.send({(topic, 0): sealed(ticket, sequence, f"{sequence}")})

@@ -39,7 +39,9 @@ class Kafka:
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def create(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        """Records of long ago are kept: brokers look every five minutes for what is older than a week."""
+        kept = {"retention.ms": "-1", **(config or {})}
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=kept)
         self.admin.create_topics([new])[topic].result(30)
         return topic
 

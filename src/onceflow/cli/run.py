@@ -280,7 +280,7 @@ def _session(args: argparse.Namespace, settings: JobSettings, log: Path) -> Any:
     import logging
 
     from onceflow.cli.run_problems import output_to, spark_started
-    from onceflow.pipelines.job import ON_ONE_MACHINE
+    from onceflow.pipelines.job import on_one_machine
     from onceflow.spark import session
 
     # py4j logs what a sink raised with its traceback, and Spark then raises it here.
@@ -288,7 +288,7 @@ def _session(args: argparse.Namespace, settings: JobSettings, log: Path) -> Any:
     is_local = args.master.startswith("local")
     conf = {
         "spark.ui.enabled": "false",
-        **({**ON_ONE_MACHINE, **ON_LOOPBACK} if is_local else {}),
+        **({**on_one_machine(), **ON_LOOPBACK} if is_local else {}),
         **dict(args.spark_conf),
     }
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -36,12 +36,16 @@ def check_steps(spark: Any, checkpoint: str, pipeline: Pipeline) -> None:
 
 def _read(files: Any, path: Any) -> Any:
     """None if there is nothing: no query has begun here."""
+    from py4j.protocol import Py4JJavaError
+
     if not files.exists(path):
         return None
     stream = files.open(path)
     try:
         return json.loads(bytes(stream.readAllBytes()))
-    except ValueError:
+    except (ValueError, Py4JJavaError) as problem:
+        if isinstance(problem, Py4JJavaError) and "ChecksumException" not in str(problem.java_exception):
+            raise
         raise ConfigError(
             f"{path.toString()} cannot be read: it is damaged, and so may be the checkpoint around it. It says how the "
             "state is cut: put it back from a copy, or begin anew with another checkpoint, app id and topics"

@@ -10,6 +10,9 @@ the number of the micro-batch that wrote it.
 
 from __future__ import annotations
 
+import os
+import socket
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,20 +26,14 @@ from onceflow.pipelines.intake import RECORDS, packing, typing
 from onceflow.pipelines.pipeline import Pipeline
 from onceflow.pipelines.stages import OBSERVED, good_and_bad, through_steps, topic_names
 
-__all__ = ["ON_ONE_MACHINE", "Job", "JobSettings", "check", "create_topics", "missing_topics", "records_in", "start"]
+__all__ = ["Job", "JobSettings", "check", "create_topics", "missing_topics", "on_one_machine", "records_in", "start"]
 
 BATCH_HEADER: Final = "batch"
 LOOK_EVERY_S: Final = 0.2
 FEW: Final = 2_000
 """So few records are not worth a task for each partition."""
-ON_ONE_MACHINE: Final = {
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.shuffle.compress": "false",
-    "spark.python.unix.domain.socket.enabled": "true",
-}
-"""For a session with a local master. The work is Python's: the JVM mostly hands parcels on, and its optimising compiler
-would take a tenth of two cores, in the first minutes a third, from those who do the work. Questions to the state store
-are short ones: a tenth of a small micro-batch is the difference between a TCP and a Unix socket."""
+SOCKET_FOLDER_MAX: Final = 50
+"""The path of a Unix socket has about a hundred bytes, of which Spark needs half."""
 PER_TASK: Final = 25_000
 """Records that a task reads at most: three partitions are no equal work for two cores, eight pieces of them are."""
 
@@ -87,6 +84,23 @@ class Job:
             time.sleep(LOOK_EVERY_S)
         if (problem := self.query.exception()) is not None:
             raise problem
+
+
+def on_one_machine() -> dict[str, str]:
+    """Settings for a session with a local master.
+
+    The work is Python's: the JVM mostly hands parcels on, and its optimising compiler would take a tenth of two cores,
+    in the first minutes a third, from those who do the work. Questions to the state store are short ones: a tenth of a
+    small micro-batch is the difference between a TCP and a Unix socket.
+    """
+    settings = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1", "spark.shuffle.compress": "false"}
+    folder = tempfile.gettempdir()
+    if hasattr(socket, "AF_UNIX") and len(os.fsencode(folder)) <= SOCKET_FOLDER_MAX:
+        settings |= {
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.python.unix.domain.socket.dir": folder,
+        }
+    return settings
 
 
 def records_in(progress: Any) -> int:

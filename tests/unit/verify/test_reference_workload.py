@@ -201,6 +201,7 @@ class Run:
             self.raws.append(Raw(each.timestamp, each.topic, place, offsets[place], each.key, each.value))
             offsets[place] += 1
         self.written: list[Written] = []
+        self._recorders: dict[str, Recorder] = {}
         self._write()
 
     def _write(self) -> None:
@@ -224,7 +225,8 @@ class Run:
         (self.folder / "state.jsonl").write_text("\n".join(lines) + "\n")
 
     def record(self, process: str, f: str, **told: Any) -> None:
-        own = Recorder(self.history / f"{process}.jsonl", process, 0.0)
+        own = self._recorders.get(process) or Recorder(self.history / f"{process}.jsonl", process, 0.0)
+        self._recorders[process] = own
         own.end(own.begin(f, isolation="read_committed"), Outcome.OK, **told)
 
     def judged(self) -> Findings:
