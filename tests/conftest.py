@@ -39,8 +39,8 @@ KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 
 SELECTED = ("spark", "verify", "pipelines")
 """Folders of which `make test` has a selection. `make faults`, and whoever names a broker, gets everything."""
-STARTED_FIRST = ("tests/spark/", "tests/pipelines/")
-"""What takes longest: whoever begins with it is not waited for in the end."""
+STARTED_FIRST = ("tests/spark/", "tests/pipelines/", "tests/verify/", "tests/docs/")
+"""What takes longest, in this order: whoever begins with it is not waited for in the end."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,12 +51,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(STARTED_FIRST))
+    items.sort(key=_turn)
     if os.environ.get("ONCEFLOW_SOAK") or config.getoption("broker", default=None):
         return
     left_out = {item for item in items if not _is_daily(item)}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+def _turn(item: pytest.Item) -> int:
+    folders = enumerate(STARTED_FIRST)
+    return next((turn for turn, folder in folders if item.nodeid.startswith(folder)), len(STARTED_FIRST))
 
 
 def _is_daily(item: pytest.Item) -> bool:
