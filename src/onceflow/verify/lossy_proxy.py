@@ -229,6 +229,7 @@ class LossyProxy:
         except asyncio.CancelledError:
             pass  # only _stop() cancels, and it knows; asyncio's server would report it as an accident
         finally:
+            link.let_go()
             del self._links[link]
 
 
@@ -295,6 +296,11 @@ class _Link:
         for writer in self._writers:
             writer.transport.abort()
         return newly
+
+    def let_go(self) -> None:
+        """Frees what is left, if `run` was cancelled while it closed."""
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def _close(self) -> None:
         """Ends the connection on both sides once what was written is sent: half a frame has to arrive."""
