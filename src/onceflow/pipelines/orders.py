@@ -181,7 +181,7 @@ def summarise(state: State, sales: list[Sale]) -> Iterator[Send]:
             continue
         if at > known["newest"]:
             known["newest"] = at
-            if (at - LATENESS) // WINDOW > watermark // WINDOW:
+            if (at - LATENESS) // WINDOW > watermark // WINDOW:  # windows end at multiples: one can only be over now
                 close(known["windows"], at - LATENESS)
         window = known["windows"].setdefault(str(start), {"orders": 0, "units": 0, "total": 0, "highest": -1})
         window["orders"] += 1
