@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from onceflow.spark.sessions import session
     from onceflow.spark.sink import KafkaSink, write
     from onceflow.spark.source import DataLossError, lag, register
+    from onceflow.spark.together import sinks
 
 __all__ = [
     "BatchFailed",
@@ -44,6 +45,7 @@ __all__ = [
     "lag",
     "register",
     "session",
+    "sinks",
     "write",
 ]
 
@@ -54,6 +56,7 @@ _WHERE = {
     "lag": "source",
     "DataLossError": "source",
     "session": "sessions",
+    "sinks": "together",
     "BatchResult": "listening",
     "SinkListener": "listening",
     "Step": "listening",

@@ -28,9 +28,10 @@ from onceflow.client.shared_transaction import (
     TransactionsMissing,
 )
 from onceflow.errors import ErrorCode, OnceflowError
-from onceflow.spark.listening import BatchResult, SinkListener, Step
+from onceflow.spark.listening import BatchResult, Listeners, SinkListener, Step
 from onceflow.spark.problems import BatchFailed, CommitUnknown, SinkError, TakenOver, TransactionTimedOut
 from onceflow.spark.progress import PARTITION, PROGRESS_TOPIC, Progress, ProgressError, ensure_topic, read_progress
+from onceflow.spark.reasons import said_by_spark
 from onceflow.spark.sequencer import Refusal, Run, Sequencer, TaskReport
 from onceflow.spark.task import RESULT_SCHEMA, WritePlan, task_writer
 from onceflow.spark.writing import WriteSettings
@@ -64,7 +65,7 @@ class BatchWriter:
     ) -> None:
         self.settings = settings
         self.app_id = app_id
-        self._listeners = listeners
+        self._listeners = Listeners(listeners)
         self._version = version
         self._cluster: Cluster | None = None
         self._transaction: SharedTransaction | None = None
@@ -100,7 +101,7 @@ class BatchWriter:
             patience_s=self.settings.delivery_timeout_ms / 1000,
             version=self._version,
         )
-        with self._step(Step.FENCE, batch_id), self._explained():
+        with self._listeners.step(Step.FENCE, batch_id), self._explained():
             transaction.fence()
         self._transaction = transaction
         self._used_at = time.monotonic()
@@ -108,7 +109,7 @@ class BatchWriter:
 
     def progress(self, batch_id: int) -> Progress | None:
         """Of the app, as of the fence."""
-        with self._step(Step.PROGRESS, batch_id), self._explained():
+        with self._listeners.step(Step.PROGRESS, batch_id), self._explained():
             ensure_topic(self.cluster)
             return read_progress(self.cluster, self.app_id)
 
@@ -160,8 +161,7 @@ class BatchWriter:
 
     def tell(self, result: BatchResult) -> None:
         log.info("%s", result)
-        for listener in self._listeners:
-            listener.on_batch(result)
+        self._listeners.tell(result)
 
     def _attempt(self, frame: Any, batch_id: int, query_id: str, recorded: Recorded, attempts: int) -> BatchResult:
         transaction = self._owned()
@@ -174,18 +174,18 @@ class BatchWriter:
         )
         try:
             ticket = self._next_ticket(transaction)
-            with self._step(Step.WRITE, batch_id):
+            with self._listeners.step(Step.WRITE, batch_id):
                 recording = _Recording(lambda: self._record(recorded, transaction), ahead=ticket.version == V2)
                 try:
                     tasks = self._run_tasks(frame, batch_id, run, sequencer, transaction)
                 finally:
                     recording.wait()
             written = time.monotonic()
-            with self._step(Step.VERIFY, batch_id):
+            with self._listeners.step(Step.VERIFY, batch_id):
                 reports = self._verified(run, tasks, transaction)
-            with self._step(Step.RECORD, batch_id):
+            with self._listeners.step(Step.RECORD, batch_id):
                 recording.finish()
-            with self._step(Step.COMMIT, batch_id):
+            with self._listeners.step(Step.COMMIT, batch_id):
                 if any(each.rows for each in reports.values()) or recorded:
                     transaction.commit()
                 else:
@@ -252,7 +252,7 @@ class BatchWriter:
                 raise Fenced(failure.sentence) from None
             kind, sentence = (failure.kind, failure.sentence) if failure else ("task", "")
             if kind == "task":  # which is often told that its input has ended; Spark knows why
-                sentence = _reason(problem)
+                sentence = said_by_spark(problem)
             raise _Spoiled(kind, sentence) from problem
         return {each.task: each.rows for each in rows}
 
@@ -412,14 +412,6 @@ class BatchWriter:
             self._sequencer = Sequencer(bind, self.settings.driver_port, advertised_host=advertised)
         return self._sequencer
 
-    @contextmanager
-    def _step(self, step: Step, batch_id: int) -> Iterator[None]:
-        for listener in self._listeners:
-            listener.before(step, batch_id)
-        yield
-        for listener in self._listeners:
-            listener.after(step, batch_id)
-
 
 class _Recording:
     """Source offsets and progress, sent while the tasks write: they are seen when the transaction is committed,
@@ -509,14 +501,3 @@ def _together(several: Iterable[Mapping[str, list[int]]]) -> dict[str, list[int]
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
-
-
-_REFUSED: Final = f"{Refusal.__module__}.{Refusal.__name__}: "
-"""How a task says that the run was spoiled: the reason follows."""
-
-
-def _reason(problem: BaseException) -> str:
-    """In one line: the exception of a Python worker, if Spark hands on its traceback, else what Spark says first."""
-    _, traceback, text = str(problem).rpartition("Traceback (most recent call last):\n")
-    said = (line for line in text.splitlines() if line.strip() and not (traceback and line.startswith(" ")))
-    return next(said, type(problem).__name__).strip().removeprefix(_REFUSED)[:500]

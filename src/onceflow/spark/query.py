@@ -37,14 +37,16 @@ class MicroBatch:
     """The bootstrap addresses of these sources, as far as they are known."""
 
 
-def running_batch(frame: Any, batch_id: int) -> MicroBatch:
+def running_batch(
+    frame: Any, batch_id: int, sink: str = "KafkaSink", write: str = "onceflow.spark.write"
+) -> MicroBatch:
     """The micro-batch in which this code runs. Raises `ConfigError` outside of `foreachBatch`."""
     spark = frame.sparkSession
     query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
     if query_id is None:
         raise ConfigError(
-            "KafkaSink is for a streaming query: df.writeStream.foreachBatch(sink). For a DataFrame that does not "
-            "stream use onceflow.spark.write(df, ...)"
+            f"{sink} is for a streaming query: df.writeStream.foreachBatch(sink). For a DataFrame that does not "
+            f"stream use {write}(df, ...)"
         )
     execution = _execution(spark, query_id)
     assert execution is not None, "a query that runs this code is active"

@@ -24,12 +24,10 @@ again under a new epoch, so a part of a batch is never committed.
 
 from __future__ import annotations
 
-import pickle
-import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from onceflow.client.addresses import parse_bootstrap
@@ -38,17 +36,17 @@ from onceflow.client.cluster import Refused, TopicPartition
 from onceflow.client.offsets import persistently
 from onceflow.errors import ConfigError, ErrorCode
 from onceflow.spark.batch_writer import BatchWriter, Recorded
+from onceflow.spark.foreach_batch import BoundToDriver, check_app_id, claim, refuse_connect
 from onceflow.spark.listening import BatchResult, SinkListener
-from onceflow.spark.planning import to_json
-from onceflow.spark.problems import CheckpointMismatch, SinkError
+from onceflow.spark.problems import SinkError
 from onceflow.spark.progress import Progress
 from onceflow.spark.query import MicroBatch, query_is_active, running_batch
+from onceflow.spark.resuming import Resuming
 from onceflow.spark.writing import WriteSettings, check_columns
 
 __all__ = ["KafkaSink", "write"]
 
-NEW_CHECKPOINT: Final = ("refuse", "accept", "never")
-
+_ONE_CALL: Final = "give one sink the union of the rows, with a topic column"
 
 class KafkaSink:
     """An object for `writeStream.foreachBatch`. Settings: see `WriteSettings`; all of them are keyword arguments.
@@ -57,6 +55,7 @@ class KafkaSink:
     - `new_checkpoint`: what to do when Kafka knows the app and the checkpoint is another one, which does not start
       where the app left off: "refuse" (records would be lost or doubled), or "accept". "never": also refuse one that
       does start there, because the query keeps state, which was in the old checkpoint.
+    - `rows`: which rows of the micro-batch, and as what: a function from its DataFrame to another. All, if None.
     - `listeners`: told about each batch and each step.
     """
 
@@ -66,37 +65,33 @@ class KafkaSink:
         app_id: str,
         bootstrap_servers: str,
         topic: str | None = None,
+        rows: Callable[[Any], Any] | None = None,
         new_checkpoint: str = "refuse",
         listeners: Iterable[SinkListener] = (),
         transaction_version: int | None = None,
         **settings: Any,
     ) -> None:
-        if not isinstance(app_id, str) or not app_id.strip():
-            raise ConfigError("app_id must be a name: it identifies the application to Kafka, over restarts")
-        if new_checkpoint not in NEW_CHECKPOINT:
-            raise ConfigError(
-                f"new_checkpoint={new_checkpoint!r} does not exist; there is {', '.join(map(repr, NEW_CHECKPOINT))}"
-            )
+        check_app_id(app_id, "Kafka")
         self.app_id = app_id
         self.settings = _settings(bootstrap_servers=bootstrap_servers, topic=topic, **settings)
-        self._new_checkpoint = new_checkpoint
+        self._rows = rows
+        self._resuming = Resuming(app_id=app_id, sink="KafkaSink", keeper="Kafka", new_checkpoint=new_checkpoint)
         self._writer = BatchWriter(self.settings, app_id, tuple(listeners), transaction_version)
         weakref.finalize(self, self._writer.close)  # sockets and a thread
         self._progress: Progress | None = None
-        self._last_call: tuple[str, int] | None = None
         self._known_run: str | None = None  # the run of a query for which steps 1 and 2 were taken
 
     def __call__(self, frame: Any, batch_id: int) -> None:
-        _refuse_connect(frame)
+        refuse_connect(frame)
+        frame = self._selected(frame)
         check_columns(frame.schema, self.settings.topic, self.settings.batch_header)
         batch = running_batch(frame, batch_id)
-        _claim(self, batch, frame.sparkSession)
-        self._check_only_call(batch)
+        claim(self.settings.bootstrap_servers, self.app_id, batch, frame.sparkSession, _ONE_CALL)
         if not self.settings.is_exactly_once:
             self._writer.write_at_least_once(frame, batch_id, batch.query_id)
             return
         self._prepare(batch)
-        if self._was_committed(batch):
+        if self._resuming.was_committed(self._progress, batch):
             frame.write.format("noop").mode("overwrite").save()
             self._writer.tell(BatchResult(app_id=self.app_id, batch_id=batch_id, query_id=batch.query_id, skipped=True))
             return
@@ -106,28 +101,20 @@ class KafkaSink:
         self._progress = recorded.progress
         self._known_run = batch.run_id
 
+    def check(self, frame: Any) -> None:
+        """Raises unless rows of this DataFrame can be written."""
+        check_columns(self._selected(frame).schema, self.settings.topic, self.settings.batch_header)
+
+    def _selected(self, frame: Any) -> Any:
+        return frame if self._rows is None else self._rows(frame)
+
     def close(self) -> None:
         """Free sockets and threads. The sink can be used again: the next batch opens them anew."""
         self._writer.close()
         self._known_run = None
 
     def __reduce__(self) -> NoReturn:
-        raise _BoundToDriver(
-            "KafkaSink works on the driver and cannot be sent elsewhere, as Spark Connect does with what it is given: "
-            f"{_CLASSIC}"
-        )
-
-    def _check_only_call(self, batch: MicroBatch) -> None:
-        """The transaction of a micro-batch is ended by the first call: a second one would be a batch that was
-        committed."""
-        call = (batch.run_id, batch.batch_id)
-        if call == self._last_call:
-            raise ConfigError(
-                f"the sink of {self.app_id!r} was called twice in micro-batch {batch.batch_id}; the second call "
-                "wrote nothing. A micro-batch "
-                "is one transaction: give the sink the union of the rows, with a topic column"
-            )
-        self._last_call = call
+        raise BoundToDriver("KafkaSink")
 
     def _prepare(self, batch: MicroBatch) -> None:
         """Steps 1 and 2, in this order: what is read after the fence stays true."""
@@ -148,29 +135,6 @@ class KafkaSink:
             if refusal.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 raise
             raise SinkError(f"{refusal}: the principal needs WRITE on {topic!r}. Nothing was written") from None
-
-    def _was_committed(self, batch: MicroBatch) -> bool:
-        """By the progress record. Raises `CheckpointMismatch` where going on would lose or double records."""
-        known = self._progress
-        if known is None:
-            return False
-        if known.query_id != batch.query_id:
-            if self._new_checkpoint == "never":
-                raise _no_state(known)
-            if self._new_checkpoint == "refuse":
-                _check_start(known, batch)
-            return False
-        if batch.batch_id > known.batch_id:
-            return False
-        if not _is_part_of(known, batch):
-            raise CheckpointMismatch(
-                f"batch {known.batch_id} of {self.app_id!r} was committed up to {to_json(known.offsets)}, and by the "
-                f"checkpoint batch {batch.batch_id} ends at {to_json(batch.ends)}: its offset log was changed, or "
-                "it is an "
-                "older one that now goes another way. Skipping the batch would lose records, writing it would double "
-                "some. Nothing was written. Start with a new checkpoint and startingOffsets=committed"
-            )
-        return True
 
     def _recorded(self, batch: MicroBatch) -> Recorded:
         before = self._progress.offsets if self._progress else {}
@@ -225,7 +189,7 @@ def write(
         raise ConfigError("once= needs app_id=: under which name should it be remembered?")
     checked = _settings(bootstrap_servers=bootstrap_servers, topic=topic, **settings)
     if checked.is_exactly_once:
-        _refuse_connect(frame)
+        refuse_connect(frame)
     check_columns(frame.schema, checked.topic, checked.batch_header)
     if getattr(frame, "isStreaming", False):
         raise ConfigError("this DataFrame streams: use df.writeStream.foreachBatch(KafkaSink(...))")
@@ -260,80 +224,5 @@ def _settings(**given: Any) -> WriteSettings:
         raise ConfigError(f"{unknown!r} is not a setting of the sink: {hint}") from None
 
 
-def _no_state(known: Progress) -> CheckpointMismatch:
-    return CheckpointMismatch(
-        f"the app {known.app_id!r} is known to Kafka (batch {known.batch_id} of another checkpoint), and this "
-        "query has a new checkpoint, without the state that it had collected. Nothing was written. Bring the old "
-        "checkpoint back, or begin anew: with another app_id and topics of its own"
-    )
-
-
-def _check_start(known: Progress, batch: MicroBatch) -> None:
-    """A new checkpoint must begin where the application left off."""
-    both = [where for where in batch.starts if where in known.offsets]
-    wrong = [where for where in both if batch.starts[where] != known.offsets[where]]
-    if both and not wrong:
-        return
-    what = (
-        f"partition {wrong[0][1]} of {wrong[0][0]!r} starts at {batch.starts[wrong[0]]}, and the app has written "
-        f"everything below {known.offsets[wrong[0]]}"
-        if wrong
-        else "it reads from somewhere else, so nobody can tell what would be lost or doubled"
-    )
-    raise CheckpointMismatch(
-        f"the app {known.app_id!r} is known to Kafka (batch {known.batch_id} of another checkpoint), and this "
-        f"query has a new checkpoint: {what}. Nothing was "
-        "written. Start with startingOffsets=committed (and kafka.group.id set to the app id), take another "
-        "app_id, or, if it is meant, KafkaSink(new_checkpoint='accept')"
-    )
-
-
-def _is_part_of(known: Progress, batch: MicroBatch) -> bool:
-    """Whether this batch can be one of those that were committed, by where it ends."""
-    if batch.batch_id == known.batch_id:
-        return dict(batch.ends) == _only(known.offsets, batch.ends)
-    return all(at <= known.offsets.get(where, at) for where, at in batch.ends.items())
-
-
-def _only(offsets: Mapping[TopicPartition, int], wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    return {where: at for where, at in offsets.items() if where in wanted}
-
-
 def _is_stopping(frame: Any, batch: MicroBatch) -> bool:
     return not query_is_active(frame.sparkSession, batch.query_id)
-
-
-# --- Spark Connect
-
-_CLASSIC: Final = "use a classic session (spark-submit, or SparkSession.builder.master(...)) for this job"
-
-
-class _BoundToDriver(ConfigError, pickle.PickleError):
-    """PySpark hands on a `PickleError`, and hides any other exception behind general advice."""
-
-
-def _refuse_connect(frame: Any) -> None:
-    if type(frame).__module__.startswith("pyspark.sql.connect."):
-        raise ConfigError(
-            "this DataFrame belongs to Spark Connect, and whoever keeps the transaction must be the driver: "
-            f"{_CLASSIC}. Nothing was written"
-        )
-
-
-# --- one query per app id and process
-
-_claims: dict[tuple[str, str], str] = {}  # the query that writes under this app id
-_claims_lock = threading.Lock()
-
-
-def _claim(sink: KafkaSink, batch: MicroBatch, spark: Any) -> None:
-    """Two queries under one app id would fence each other for ever."""
-    key = (sink.settings.bootstrap_servers, sink.app_id)
-    with _claims_lock:
-        holder = _claims.get(key)
-        if holder is not None and holder != batch.query_id and query_is_active(spark, holder):
-            raise ConfigError(
-                f"two queries of this process write under the app id {sink.app_id!r}: each needs an app_id of its "
-                "own. Nothing was written by this one"
-            )
-        _claims[key] = batch.query_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onceflow.spark.batch_writer import _reason
+from onceflow.spark.reasons import said_by_spark
 
 WORKER = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -29,4 +29,4 @@ Traceback (most recent call last):
     ids=["a worker's", "the last of several", "a refusal of ours", "of the JVM", "nothing"],
 )
 def test_reason_is_the_line_that_names_the_problem(said: str, reason: str) -> None:
-    assert _reason(RuntimeError(said)) == reason
+    assert said_by_spark(RuntimeError(said)) == reason
