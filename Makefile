@@ -11,7 +11,7 @@ PACKAGES := --editable '.[dev]'
 # The tests start hundreds of Python processes. Where this is set, each of them compiles again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-broker test check format soak faults verify bench bench-spark bench-pipelines clean help
+.PHONY: setup demo demo-broker test check format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,8 +30,9 @@ $(INSTALLED): pyproject.toml
 install_with_uv = ! $(BIN)/pip config list | grep -q index-url && $(PIP) install uv && \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python $(PACKAGES)
 
-setup: $(INSTALLED)  ## create .venv with the package and everything the tests need, Apache Kafka's jars included
+setup: $(INSTALLED)  ## create .venv with the package and everything the tests need, Apache Kafka's jars and PostgreSQL included
 	@$(BIN)/python -m tests.support.kafka_jars
+	@$(BIN)/python -m tests.support.postgresql_binaries
 
 demo: $(INSTALLED)  ## orders on Spark, while everything is killed: and the output is exactly what it should be
 	@$(BIN)/onceflow demo orders
@@ -70,6 +71,9 @@ bench-spark: setup  ## Spark jobs, ours beside Spark's own Kafka source and sink
 
 bench-pipelines: setup  ## orders, viewing, pricing: rate at full load, latency at 1,000 records/s (25 minutes)
 	$(BIN)/python -m benchmarks.pipelines
+
+bench-landing: setup  ## rows into PostgreSQL: SqlSink beside Spark's JDBC writer and a bare COPY (ten minutes): benchmarks/results/landing
+	$(BIN)/python -m benchmarks.landing
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) .cache build dist onceflow-verify onceflow-demo

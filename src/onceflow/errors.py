@@ -6,6 +6,7 @@
     |-- MalformedMessage             a peer sent bytes that are not Kafka's protocol: its connection is closed
     |-- StorageError                 the disk refused: nothing of this write is acknowledged, reads go on
     |-- CorruptLog                   bytes on disk are not what we wrote
+    |-- DataLossError                records that were to be read are gone from their topic: nothing was written
     `-- ProtocolError                an outcome with a wire code, for the client that asked
 
 A *protocol outcome* travels as `ErrorCode` (raised as `ProtocolError` inside the broker, answered on the wire); a
@@ -20,6 +21,7 @@ __all__ = [
     "BrokerStartError",
     "ConfigError",
     "CorruptLog",
+    "DataLossError",
     "ErrorCode",
     "MalformedMessage",
     "OnceflowError",
@@ -50,6 +52,10 @@ class StorageError(OnceflowError):
 
 class CorruptLog(OnceflowError):
     """Stored bytes fail their own checks."""
+
+
+class DataLossError(OnceflowError):
+    """Records that were to be read next are gone from their topic, and going on without them was not allowed."""
 
 
 class ErrorCode(enum.IntEnum):

@@ -1,31 +1,23 @@
 """The jars of Apache Kafka, and of Spark's connector to it, from the package registry into `.cache/`, and the Java that
 runs them.
 
-Apache Kafka is the reference that the conformance tests and the benchmarks hold our broker against. The resolver of
-`jgo` is pure Python, so neither Maven nor a Kafka distribution is needed. Two invariants:
-
-- A folder such as `.cache/kafka-<version>` exists only when it is complete: jars arrive in a staging folder, each is
-  checked (a jar is a zip, every entry has a CRC), and one rename publishes them. An interrupted download leaves nothing
-  behind that a later run would trust.
-- One process downloads at a time (`flock`); the others wait for it and find the jars.
+Apache Kafka is the reference that the conformance tests and the benchmarks hold our broker against. How they get there,
+and why a folder of them is complete or absent, is in `registry.py`.
 
 `python -m tests.support.kafka_jars` fetches them ahead of time.
 """
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from unittest import mock
+
+from tests.support.registry import CACHE, Artifact, JarsMissing, cached, download, only_one_process
 
 __all__ = [
     "CACHE",
@@ -59,7 +51,6 @@ CONNECTOR_ARTIFACTS = (
 )
 JAVA_MIN = 17
 
-CACHE = Path(__file__).resolve().parents[2] / ".cache"
 JARS = CACHE / f"kafka-{KAFKA_VERSION}"
 STREAMS_JARS = CACHE / f"kafka-streams-{KAFKA_VERSION}"
 """Only the jar itself: what it needs is among the others, but for RocksDB (70 MB), for stores on disk."""
@@ -75,10 +66,6 @@ class JavaMissing(RuntimeError):
             f"Java {JAVA_MIN} or newer is needed for the tests against Apache Kafka ({found}); install a JDK, "
             "for example `apt-get install openjdk-17-jdk-headless`, or point JAVA_HOME at one."
         )
-
-
-class JarsMissing(RuntimeError):
-    """The jars could not be fetched."""
 
 
 @functools.cache
@@ -126,74 +113,9 @@ def connector_jars() -> list[Path]:
     return sorted(CONNECTOR_JARS.glob("*.jar"))
 
 
-def _folder(folder: Path, artifacts: tuple[tuple[str, str, str], ...], *, alone: bool = False) -> str:
-    if not folder.is_dir():
-        with only_one_process(folder.name):
-            if not folder.is_dir():
-                _fetch(folder, artifacts, alone=alone)
+def _folder(folder: Path, artifacts: tuple[Artifact, ...], *, alone: bool = False) -> str:
+    cached(folder.name, lambda staging: download(artifacts, staging, alone=alone))
     return f"{folder}{os.sep}*"
-
-
-@contextmanager
-def only_one_process(name: str) -> Iterator[None]:
-    """Whoever else prepares what has this name in the cache waits for us."""
-    CACHE.mkdir(exist_ok=True)
-    with open(CACHE / f"{name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _fetch(folder: Path, artifacts: tuple[tuple[str, str, str], ...], *, alone: bool) -> None:
-    """With everything that the artifacts depend on, or each alone."""
-    from jgo.maven import Dependency, MavenContext, PythonResolver
-
-    staging = CACHE / f"{folder.name}.partial"
-    shutil.rmtree(staging, ignore_errors=True)
-    jars = staging / "jars"
-    jars.mkdir(parents=True)
-    what = f"the jars of {' and '.join(name for _, name, _ in artifacts)}"
-    print(f"Fetching {what} into {folder} (once, half a minute) ...", file=sys.stderr, flush=True)
-    # A repository folder of our own: jgo writes downloads in place and trusts whatever it finds, so a file that another
-    # interrupted run left in the shared ~/.m2 would be taken for a jar.
-    context = MavenContext(resolver=PythonResolver(), repo_cache=staging / "repository", timeout=60)
-    try:
-        with _connections_are_kept():
-            wanted = [
-                Dependency(context.project(group, name).at_version(version).artifact(), "compile")
-                for group, name, version in artifacts
-            ]
-            inputs, transitive = context.resolver.resolve(wanted)
-            for dependency in inputs if alone else [*inputs, *transitive]:
-                _check(dependency.artifact.resolve()).rename(jars / dependency.artifact.filename)
-    except (OSError, RuntimeError) as error:
-        raise JarsMissing(
-            f"Could not fetch {what} ({error}); nothing was kept, "
-            "run `python -m tests.support.kafka_jars` again when the package registry is reachable."
-        ) from error
-    jars.rename(folder)
-    shutil.rmtree(staging)
-
-
-@contextmanager
-def _connections_are_kept() -> Iterator[None]:
-    """jgo asks 600 times, each time with `requests.request`: a new connection, and all certificates read anew."""
-    import requests
-    from requests.adapters import HTTPAdapter
-
-    with requests.Session() as session, mock.patch("requests.request", session.request):
-        session.mount("https://", HTTPAdapter(max_retries=3))  # a connection that is kept may be closed meanwhile
-        yield
-
-
-def _check(jar: Path) -> Path:
-    try:
-        with zipfile.ZipFile(jar) as archive:
-            damaged = archive.testzip()
-    except zipfile.BadZipFile as error:
-        raise OSError(f"{jar.name} is not a jar: {error}") from error
-    if damaged is not None:
-        raise OSError(f"{jar.name} arrived damaged at {damaged}")
-    return jar
 
 
 if __name__ == "__main__":

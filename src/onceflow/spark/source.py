@@ -53,7 +53,7 @@ from onceflow.client.admin import TopicMissingError
 from onceflow.client.cluster import TopicPartition
 from onceflow.client.fetching import DataLost, read_range
 from onceflow.client.offsets import LATEST
-from onceflow.errors import ConfigError, OnceflowError
+from onceflow.errors import ConfigError, DataLossError, OnceflowError
 from onceflow.spark.decoding import arrow_batches
 from onceflow.spark.options import Everywhere, Offsets, Position, SourceOptions, Timestamps
 from onceflow.spark.planning import Range, behind, from_json, gathered, lag, limited, loss, ranges_of, split, to_json
@@ -103,10 +103,6 @@ def register_converting(spark: SparkSession, name: str, conversion: Conversion) 
     read."""
     members = {"name": classmethod(lambda _: name), "conversion": conversion}
     spark.dataSource.register(type("ConvertingSource", (KafkaSource,), members))
-
-
-class DataLossError(OnceflowError):
-    """Records that the query has to read are gone, and `failOnDataLoss` is true."""
 
 
 class KafkaSource(DataSource):

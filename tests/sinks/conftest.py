@@ -1,0 +1,65 @@
+"""Databases for the tests of landing; a broker and Spark for those that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.conftest import new_driver, spark
+from tests.support.brokers import Shared, running_broker
+from tests.support.postgresql import PostgreSQL, shared_postgresql
+from tests.support.sql_sink_places import Place, PostgresqlPlace, SqlitePlace
+
+if TYPE_CHECKING:
+    from tests.support.sql_sink_cases import Case
+    from tests.support.sql_sink_without_spark import Job
+
+__all__ = ["new_driver", "spark"]
+
+
+@pytest.fixture(scope="session")
+def postgresql(shared: Shared) -> PostgreSQL:
+    """One server for all tests of a process. Who breaks it starts their own."""
+    return shared_postgresql(shared)
+
+
+@pytest.fixture
+def database(postgresql: PostgreSQL) -> str:
+    """The address of an empty database."""
+    return postgresql.new_database()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty database of each kind."""
+    if request.param == "postgresql":
+        return PostgresqlPlace(request.getfixturevalue("database"))
+    folder = tmp_path / "sqlite"
+    folder.mkdir()
+    return SqlitePlace(folder / "landed.db")
+
+
+@pytest.fixture
+def new_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
+    """Jobs without Spark: `new_job(place, CASE)`."""
+    from tests.support.sql_sink_without_spark import Job, without_spark
+
+    jobs: list[Job] = []
+
+    def job(place: Place, case: Case, **names: str) -> Job:
+        jobs.append(Job(place, case, **names))
+        return jobs[-1]
+
+    with without_spark(monkeypatch):
+        yield job
+        for each in jobs:
+            each.close()
+
+
+@pytest.fixture
+def bootstrap(shared: Shared) -> str:
+    """Of our broker: what landing does does not depend on where records come from."""
+    return running_broker("onceflow", shared).bootstrap
