@@ -46,12 +46,12 @@ from onceflow.sinks.databases.database import (
 )
 from onceflow.sinks.merging import Applied, merge
 from onceflow.sinks.progress_table import Owned, ProgressTable
-from onceflow.sinks.tables import Table, check_columns, creation, fit
+from onceflow.sinks.tables import Table, check_columns, check_kinds, creation, fit
 from onceflow.spark.listening import Listeners, Step
 from onceflow.spark.problems import CommitUnknown, SinkError, TakenOver
 from onceflow.spark.progress import Progress
 
-__all__ = ["Landing", "Patience", "Spoiled"]
+__all__ = ["Landing", "Patience", "Spoiled", "Tries"]
 
 log = logging.getLogger("onceflow.sinks")
 
@@ -71,6 +71,33 @@ class Patience:
     lock_timeout_s: float = 20.0
     outage_s: float = 120.0
     """How long a database may be away: a restart, a failover."""
+
+
+class Tries:
+    """Says whether there is to be another try, and pauses before it."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._pause_s = FIRST_PAUSE_S
+        self._conflicts = 0
+        self._away_since: float | None = None
+        self.count = 1
+
+    def another(self, *, is_outage: bool) -> bool:
+        """After one that has failed, because nobody answered or for another reason: each has a bound of its own."""
+        if is_outage:
+            self._away_since = self._away_since or time.monotonic()
+            is_over = time.monotonic() - self._away_since > self._patience.outage_s
+        else:
+            self._away_since = None
+            self._conflicts += 1
+            is_over = self._conflicts > self._patience.retries
+        if is_over:
+            return False
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self.count += 1
+        return True
 
 
 class Spoiled(SinkError):
@@ -118,6 +145,7 @@ class Landing:
         """Raises unless rows with these columns can go into the tables; creates tables where that was asked for."""
         for table, own in zip(self.tables, columns, strict=True):
             check_columns(table, own)
+            check_kinds(self.database, table, own)
         with self._explained("Nothing was written"):
             self._persistently(lambda: self._check(columns, may_create))
 
@@ -316,25 +344,19 @@ class Landing:
 
     def _persistently(self, attempt: Callable[[], Value]) -> Value:
         """Once more after trouble that passes; within bounds."""
-        conflicts = 0
-        since: float | None = None
-        pause_s = FIRST_PAUSE_S
+        tries = Tries(self._patience)
         while True:
             try:
                 return attempt()
             except Again as trouble:
-                conflicts += 1
-                if conflicts > self._patience.retries:
-                    raise Again(f"{trouble} (tried {conflicts} times)") from None
+                if not tries.another(is_outage=False):
+                    raise Again(f"{trouble} (tried {tries.count} times)") from None
                 log.info("%s: trying again: %s", self.app_id, trouble)
             except Gone as trouble:
                 self._disconnect()
-                since = since or time.monotonic()
-                if time.monotonic() - since > self._patience.outage_s:
+                if not tries.another(is_outage=True):
                     raise Gone(f"{trouble} (for {self._patience.outage_s:g} s)") from None
                 log.warning("%s: waiting for the database: %s", self.app_id, trouble)
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     @contextmanager
     def _explained(self, nothing: str) -> Iterator[None]:

@@ -168,7 +168,7 @@ class _Merge:
         for *key, first, second in found.rows:
             raise Refused(
                 f"records for {self._shown(key)} of {self._table.name} are in partitions {first} and {second}, and a "
-                "row remembers one offset: write records with the same key to the same partition, or leave position= out"
+                "row remembers one offset: write records with the same key to one partition, or leave position= out"
             )
 
 

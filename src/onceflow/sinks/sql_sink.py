@@ -20,8 +20,8 @@ from typing import Any, Final, NoReturn
 
 from onceflow.errors import ConfigError
 from onceflow.sinks.databases import Database, open_database
-from onceflow.sinks.databases.database import Column, Loaded, Refused
-from onceflow.sinks.landing import Landing, Patience, Spoiled
+from onceflow.sinks.databases.database import Column, Gone, Loaded, Refused
+from onceflow.sinks.landing import Landing, Patience, Spoiled, Tries
 from onceflow.sinks.progress_table import now_ms
 from onceflow.sinks.spark_rows import LoadFailed, columns_of, load
 from onceflow.sinks.tables import Table
@@ -95,7 +95,7 @@ class SqlSink:
         self.app_id = app_id
         self.tables = tuple(tables)
         self._check_tables()
-        self._retries = retries
+        self._patience = Patience(retries=retries, lock_timeout_s=lock_timeout_s, outage_s=outage_s)
         self._listeners = Listeners(listeners)
         self._resuming = Resuming(app_id=app_id, sink="SqlSink", keeper="the database", new_checkpoint=new_checkpoint)
         self._landing = Landing(
@@ -103,7 +103,7 @@ class SqlSink:
             app_id,
             self.tables,
             schema=schema or self.tables[0].target.schema,
-            patience=Patience(retries=retries, lock_timeout_s=lock_timeout_s, outage_s=outage_s),
+            patience=self._patience,
             listeners=self._listeners,
         )
         weakref.finalize(self, self._landing.close)
@@ -180,15 +180,14 @@ class SqlSink:
     def _write(
         self, frame: Any, progress: Progress, is_stopping: Callable[[], bool] = lambda: False
     ) -> BatchResult:
-        attempts = 0
+        tries = Tries(self._patience)
         while True:
-            attempts += 1
             try:
-                result = self._attempt(frame, progress, attempts)
+                result = self._attempt(frame, progress, tries.count)
             except _Again as failure:
-                if attempts > self._retries or is_stopping():
+                if is_stopping() or not tries.another(is_outage=failure.is_outage):
                     raise BatchFailed(
-                        f"batch {progress.batch_id} of {self.app_id!r} failed {attempts} times; nothing of it is "
+                        f"batch {progress.batch_id} of {self.app_id!r} failed {tries.count} times; nothing of it is "
                         f"there. Last reason: {failure}"
                     ) from failure.__cause__
                 log.warning("%s: batch %d is staged again: %s", self.app_id, progress.batch_id, failure)
@@ -236,7 +235,7 @@ class SqlSink:
         if isinstance(loaded.trouble, Refused):
             reason = str(loaded.trouble).rstrip(".")
             raise SinkError(f"{self.app_id}: {reason}. Nothing of batch {batch_id} was written")
-        raise _Again(str(loaded.trouble))
+        raise _Again(str(loaded.trouble), is_outage=isinstance(loaded.trouble, Gone))
 
     def _tell(self, result: BatchResult) -> None:
         log.info("%s", result)
@@ -262,6 +261,11 @@ def write(frame: Any, *, once: str | None = None, **settings: Any) -> BatchResul
 
 class _Again(Exception):
     """The batch failed in a way that may not repeat itself; nothing of it is there."""
+
+    def __init__(self, reason: str, *, is_outage: bool = False) -> None:
+        super().__init__(reason)
+        self.is_outage = is_outage
+        """Tasks could not reach the database: that takes as long as it takes."""
 
 
 @contextmanager

@@ -158,6 +158,16 @@ def _check_increments(table: Table, columns: Sequence[Column], kinds: dict[str, 
 # --- the table that is there, or is to be
 
 
+def check_kinds(database: Database, table: Table, columns: Sequence[Column]) -> None:
+    """Raises `ConfigError` for a kind that this database cannot do with what the mode asks for."""
+    for each in _computed_with(table, columns):
+        if database.keeps_as_text(each.kind):
+            raise ConfigError(
+                f"column {each.name!r} of {table.name} is {each.kind}, which {database.shown} keeps as text, so it can "
+                f"neither add nor compare it: cast it in Spark, to a whole number of the smallest unit. {_NOTHING}"
+            )
+
+
 def creation(database: Database, table: Table, columns: Sequence[Column]) -> str:
     """CREATE TABLE."""
     parts = [
@@ -197,18 +207,13 @@ def _check_types(
     for each in [*kept(table, columns), *bookkeeping(table)]:
         if each.name not in known:
             raise ConfigError(
-                f"{table.name} has no column {each.name!r}{_why(table, each, known)}: ALTER TABLE "
-                f"{database.quoted(table.target)} ADD COLUMN {database.quoted(each.name)} {database.type_for(each.kind)}"
+                f"{table.name} has no column {each.name!r}{_why(table, each, known)}: "
+                f"ALTER TABLE {database.quoted(table.target)} "
+                f"ADD COLUMN {database.quoted(each.name)} {database.type_for(each.kind)}"
                 f"{'' if each in bookkeeping(table) else ', or drop it from the rows'}. {_NOTHING}"
             )
         if problem := database.misfit(each, known[each.name]):
             raise ConfigError(f"column {each.name!r} of {table.name}: {problem}. {_NOTHING}")
-    for each in _computed_with(table, columns):
-        if database.keeps_as_text(each.kind):
-            raise ConfigError(
-                f"column {each.name!r} of {table.name} is {each.kind}, which {database.shown} keeps as text, so it can "
-                f"neither add nor compare it: cast it in Spark, to a whole number of the smallest unit. {_NOTHING}"
-            )
 
 
 def _computed_with(table: Table, columns: Sequence[Column]) -> list[Column]:

@@ -54,6 +54,8 @@ class Resuming:
                 self._check_start(known, batch)
             return False
         if batch.batch_id > known.batch_id:
+            if batch.batch_id > known.batch_id + 1 and self.new_checkpoint != "accept":
+                raise self._gap(known, batch)
             return False
         if not _is_part_of(known, batch):
             raise CheckpointMismatch(
@@ -63,6 +65,18 @@ class Resuming:
                 "would double some. Nothing was written. Start with a new checkpoint and startingOffsets=committed"
             )
         return True
+
+    def _gap(self, known: Progress, batch: MicroBatch) -> CheckpointMismatch:
+        """What is between the two was committed, or Spark would not be there."""
+        again = f"begin a new checkpoint there: startingOffsets={json.dumps(to_json(known.offsets))}"
+        if self.new_checkpoint == "never":  # the query keeps state
+            again = "begin anew, with another app_id; or bring back what was lost"
+        return CheckpointMismatch(
+            f"by the checkpoint batch {batch.batch_id} of {self.app_id!r} is next, and {self.keeper} knows of none "
+            f"after batch {known.batch_id}: it has lost what was committed since (an older backup, a replica that was "
+            f"behind), or others wrote it. Nothing was written. To write it again, {again}. To go on without it: "
+            f"{self.sink}(new_checkpoint='accept')"
+        )
 
     def _no_state(self, known: Progress) -> CheckpointMismatch:
         return CheckpointMismatch(
