@@ -23,6 +23,7 @@ class Setting(NamedTuple):
 
 _FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 _FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_PROGRESS_BARS: Final = "spark.ui.showConsoleProgress"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -51,7 +52,7 @@ def recommended(master: str | None) -> list[Setting]:
             Setting(
                 "spark.sql.shuffle.partitions", str(cores), "one per core; fixed by the first run of a stateful query"
             ),
-            Setting("spark.ui.showConsoleProgress", "false", "progress bars of jobs that take milliseconds"),
+            Setting(_PROGRESS_BARS, "false", "progress bars of jobs that take milliseconds"),
         ]
     return settings
 
@@ -107,7 +108,10 @@ def _given_elsewhere(master: str | None, conf: Mapping[str, str]) -> dict[str, s
     for name, value in {**({"spark.master": master} if master else {}), **conf}.items():
         wanted.set(name, value)
     SparkContext._ensure_initialized(conf=wanted)  # type: ignore[attr-defined,unused-ignore]
-    return dict(SparkConf().getAll())
+    given = dict(SparkConf().getAll())
+    if given.get(_PROGRESS_BARS) == "true":
+        del given[_PROGRESS_BARS]  # what spark-submit sets for every Python program that starts a JVM by itself
+    return given
 
 
 def _say(app_name: str, settings: list[Setting]) -> None:
