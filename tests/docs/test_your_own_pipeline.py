@@ -16,7 +16,11 @@ from confluent_kafka import Producer
 
 import onceflow
 from onceflow.pipelines import Pipeline, Record
+from onceflow.pipelines.conversion import Conversion
+from onceflow.pipelines.job import JobSettings
+from onceflow.pipelines.landing import check_database
 from onceflow.pipelines.parsing import Parser, Unfit
+from onceflow.pipelines.tables import fields_of
 from tests.support.spark_jvm import environment, write_settings
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +45,7 @@ def blocks(title: str, language: str = "python") -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where a reader has written the files of the guide."""
-    names = ("fraud", "test_fraud", "check_fraud", "verified", "large")
+    names = ("fraud", "test_fraud", "check_fraud", "verified", "large", "landing")
     check, verified = blocks("Prove it")
     for name, text in {
         "fraud": blocks("Thirty lines")[0],
@@ -49,6 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "check_fraud": check,
         "verified": verified,
         "large": blocks("The same in plain Spark")[0],
+        "landing": blocks("Into a database")[0],
     }.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -67,6 +72,18 @@ def imported(name: str) -> Any:
 def test_the_pipeline_is_as_short_as_the_page_says() -> None:
     [code] = blocks("Thirty lines")
     assert len([line for line in code.splitlines() if line.strip()]) <= LINES_MAX
+
+
+def test_what_it_lands_fits_what_it_sends_and_becomes_a_table(folder: Path) -> None:
+    pipeline: Pipeline = imported("landing").LANDING
+    settings = JobSettings(bootstrap="unused", checkpoint="unused", sql=f"sqlite:///{folder}/fraud.db")
+    check_database(pipeline, settings)
+    [lands] = pipeline.lands
+    sent = imported("fraud").Payment("p-1", "c-1", 500, 1_767_603_599_820)._asdict() | {"in_a_minute": 4}
+    converted = Conversion("held_payments", "held_payments", tuple(fields_of(lands)))
+    [row] = converted.convert([json.dumps(sent).encode()]).to_pylist()
+    assert row["at"].isoformat() == "2026-01-05T08:59:59.820000+00:00"
+    assert {**row, "at": sent["at"], "in_a_minute": 4} == sent
 
 
 def test_its_unit_test_passes_and_needs_neither_spark_nor_kafka(folder: Path) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from onceflow.pipelines import Input, Pipeline, Record, Send, State, Step
+from onceflow.pipelines import Input, Lands, Pipeline, Record, Send, State, Step
 from onceflow.pipelines.reference import Expected, Message, Page, Raw, Reference
 
 PAGES = 40
@@ -51,11 +51,26 @@ def _sums(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
     return sums
 
 
+class PageViews(NamedTuple):
+    page: str
+    views: int
+
+
+class SiteViews(NamedTuple):
+    site: str
+    views: int
+
+
 PIPELINE = Pipeline(
     name="clicks",
     inputs=[Input("clicks", Click, partitions=2)],
     steps=[Step(count, by="page"), Step(add_up, by="site", takes=Views)],
     outputs={"page_views": 3, "site_views": 2},
+    lands=[
+        Lands("page_views", PageViews, key=["page"], mode="upsert", order_by=["views"]),
+        Lands("page_views", PageViews, table="all_page_views"),
+        Lands("site_views", SiteViews, key=["site"], mode="upsert"),
+    ],
 )
 
 

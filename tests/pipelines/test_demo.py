@@ -1,4 +1,4 @@
-"""A reference pipeline with a real Spark, compared with its oracle: left alone, and under faults."""
+"""A reference pipeline with a real Spark and a database, compared with its oracle: left alone, and under faults."""
 
 from __future__ import annotations
 
@@ -23,18 +23,25 @@ SEED = 11
 def _quick_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = started(lambda: write_settings(tmp_path / "settings"))
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {settings} pyspark-shell")
+    monkeypatch.setenv("ONCEFLOW_SQL", f"sqlite:///{tmp_path}/landed.db")
 
 
 def demo(brokers: Brokers, folder: Path, *, records: int, faults: int, **more: Any) -> tuple[Verdict, dict[str, Any]]:
-    options = {"records": str(records), "faults": str(faults), **more.pop("options", {})}
+    options = {"records": str(records), "faults": str(faults), "sql": "yes", **more.pop("options", {})}
     settings = RunSettings(
         workload=CLICKS, seed=SEED, folder=folder, brokers=brokers, faults=faults, options=options, **more
     )
     verdict, history = run(settings)
     assert verdict.is_clean, verdict.to_json()
     page = report.write(folder, verdict, history).read_text()
-    assert all(kind in page for kind in ("feed", "batch", "commit")), "the page has room for what a pipeline does"
+    kinds = ("feed", "batch", "commit", "land")
+    assert all(kind in page for kind in kinds), "the page has room for what a pipeline does"
     compared: dict[str, Any] = json.loads((folder / "comparison.json").read_text())
+    views = compared["topics"]["page_views"]["found"]
+    tables = {name: each["found"] for name, each in compared["tables"].items()}
+    assert tables == {"page_views": 200, "all_page_views": views, "site_views": 5}
+    assert compared["queries"]["whole"] > 0
+    assert compared["queries"]["torn"] == 0
     return verdict, compared
 
 

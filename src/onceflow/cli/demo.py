@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import difflib
 import json
+import os
 import random
 import shlex
 import shutil
@@ -22,6 +23,7 @@ from onceflow.cli.common import add_client_config, counted, whole_number
 from onceflow.cli.durations import trigger
 from onceflow.errors import ConfigError, OnceflowError
 from onceflow.pipelines.reference import REFERENCES
+from onceflow.pipelines.tables import SQL_VARIABLE
 
 if TYPE_CHECKING:
     from onceflow.verify.brokers import Brokers
@@ -34,7 +36,10 @@ RECORDS: Final = 40_000
 FAULTS: Final = 6
 SEED_MAX: Final = 1_000_000
 FOLDERS: Final = Path("onceflow-demo")
+LANDED: Final = "landed.db"
+"""In the run's folder, for --sql sqlite. It stays there."""
 SHOWN_MAX: Final = 6
+COMPARED: Final = ("records", "batches", "topics", "state", "looks", "reads")
 BULKY: Final = ("broker", "spark")
 """Parts of a run's folder that nobody needs once all was right."""
 
@@ -49,6 +54,8 @@ examples:
   onceflow demo viewing --bootstrap kafka:9092          on a Kafka of yours; its brokers are left alone
   onceflow demo orders --bootstrap kafka:9092 --control ./brokers.sh
                                                         and they are struck, too: ./brokers.sh kill 2
+  onceflow demo orders --sql sqlite                     and into tables of a SQLite file in the run's folder
+  ONCEFLOW_SQL=postgresql://me:secret@db/test onceflow demo orders --sql env
   onceflow demo orders --json | jq .topics
 
 what happens:
@@ -56,7 +63,8 @@ what happens:
   (their names begin with verify-). Spark runs the pipeline, each micro-batch one transaction. Meanwhile executors, the
   driver and the broker are killed, answers are lost, and a driver is replaced while it sleeps and wakes up again. Then
   an oracle, a plain Python program, says what must have been written, and everything is compared: each topic, each
-  micro-batch, the state, and what readers could see at any moment.
+  micro-batch, the state, and what readers could see at any moment. With --sql also each row of each table, and what
+  queries could see; tables of a database of yours are dropped in the end if all was right.
 
 It needs Java 17 and pip install 'onceflow[spark]'. Do not point it at brokers that others rely on.
 """
@@ -107,6 +115,12 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     )
     add_client_config(parser)
     parser.add_argument(
+        "--sql",
+        metavar="URL",
+        help="a database to land in: its address, sqlite for a file in the run's folder, or env for the address in "
+        f"${SQL_VARIABLE}, where nobody else can read the password (default: none)",
+    )
+    parser.add_argument(
         "--checkpoint", metavar="DIR", type=Path, help="a new folder for Spark's checkpoint, which stays there"
     )
     parser.add_argument(
@@ -125,6 +139,7 @@ def run(args: argparse.Namespace) -> int:
     if args.seed is None:
         args.seed = random.randrange(SEED_MAX)
     folder = _folder(args)
+    _prepare_database(args, folder)
     from onceflow.cli.verify import interruptible
 
     with interruptible(f"seed {args.seed}"):
@@ -163,6 +178,8 @@ def _settings(args: argparse.Namespace, folder: Path) -> RunSettings:
     options = {"records": args.records, "faults": args.faults, "rate": args.rate, "trigger": args.trigger}
     options["master"] = None if args.executors is None else (MASTER if args.executors else ONE_PROCESS)
     options["checkpoint"] = None if args.checkpoint is None else args.checkpoint.absolute()
+    options["sql"] = None if args.sql is None else "yes"
+    options["keep_tables"] = "yes" if args.sql == "sqlite" else None
     return RunSettings(
         workload=args.pipeline,
         seed=args.seed,
@@ -172,6 +189,17 @@ def _settings(args: argparse.Namespace, folder: Path) -> RunSettings:
         client_config=dict(args.client_config),
         options={name: str(value) for name, value in options.items() if value is not None},
     )
+
+
+def _prepare_database(args: argparse.Namespace, folder: Path) -> None:
+    """The address goes to those who need it by way of the environment: their command lines can be read by others."""
+    if args.sql is None:
+        return
+    if args.sql == "sqlite":
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ[SQL_VARIABLE] = f"sqlite:///{folder / LANDED}"
+    elif args.sql != "env":
+        os.environ[SQL_VARIABLE] = args.sql
 
 
 def _brokers(args: argparse.Namespace, folder: Path) -> Brokers:
@@ -195,12 +223,35 @@ def _command(args: argparse.Namespace) -> str:
         words.append("--executors" if args.executors else "--no-executors")
     if args.trigger is not None:
         words += ["--trigger", args.trigger.replace(" milliseconds", "ms")]
+    if args.sql is not None:
+        words += ["--sql", args.sql if args.sql in ("sqlite", "env") else _shown_database(args)]
     for name, _ in args.client_config:
         words += ["--client-config", f"{name}=..."]
     return shlex.join(map(str, words))
 
 
+def _shown_database(args: argparse.Namespace) -> str:
+    from onceflow.sinks.databases import open_database
+
+    return open_database(args.sql).shown
+
+
 # Mistakes, before anything is started
+
+
+def _check_database(args: argparse.Namespace) -> None:
+    if args.sql in (None, "sqlite"):
+        return
+    if args.sql == "env" and not os.environ.get(SQL_VARIABLE):
+        raise ConfigError(f"--sql env: ${SQL_VARIABLE} is not set to the address of a database")
+    from onceflow.pipelines.landing import knock
+    from onceflow.pipelines.reference import reference_named
+
+    url = os.environ[SQL_VARIABLE] if args.sql == "env" else args.sql
+    try:
+        knock(reference_named(args.pipeline).pipeline, url)
+    except ConfigError as problem:
+        raise ConfigError(f"--sql: {problem}") from None
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -223,6 +274,7 @@ def _check(args: argparse.Namespace) -> None:
 
         parse_bootstrap(args.bootstrap)
         ClientSettings(bootstrap=args.bootstrap, extra=dict(args.client_config)).knock()
+    _check_database(args)
 
 
 def _check_new(option: str, folder: Path | None) -> None:
@@ -259,7 +311,8 @@ def _result(verdict: Verdict, folder: Path, page: Path) -> dict[str, Any]:
         "brokers": verdict.brokers,
         "seconds": round(verdict.seconds, 1),
         "faults": [f"{each.asked['kind']} {each.asked['target']}" for each in verdict.faults],
-        **{name: compared.get(name) for name in ("records", "batches", "topics", "state", "looks", "reads")},
+        **{name: compared.get(name) for name in COMPARED},
+        **{name: compared[name] for name in ("tables", "queries") if name in compared},
         "differences": [f"{each.name}: {each.sentence}" for each in verdict.anomalies],
         "problems": list(verdict.problems),
         "report": str(page),
@@ -291,7 +344,8 @@ def _print_table(result: dict[str, Any]) -> None:
 
     columns = ("expected", "found", "missing", "twice", "wrong", "unexpected")
     table = new_table("topic", **dict.fromkeys(columns, "right"))
-    rows = {**result["topics"], "state": result["state"]}
+    tables = {f"table {name}": tally for name, tally in result.get("tables", {}).items()}
+    rows = {**result["topics"], **tables, "state": result["state"]}
     for name, tally in rows.items():
         table.add_row(name, *(("not read", *[""] * 5) if tally is None else (f"{tally[each]:,}" for each in columns)))
     print_table(table)
@@ -304,7 +358,15 @@ def _seen(result: dict[str, Any]) -> str:
     return (
         f"{counted(result['records'], 'record')} in {batches}. Of {counted(equal + between, 'look')} at all outputs at "
         f"once, {equal:,} found the same micro-batches everywhere, and {between:,} the newest on its way."
+        + _seen_in_tables(result)
     )
+
+
+def _seen_in_tables(result: dict[str, Any]) -> str:
+    if "queries" not in result:
+        return ""
+    whole, torn = result["queries"]["whole"], result["queries"]["torn"]
+    return f" Of {counted(whole + torn, 'look')} at all tables at once, {whole:,} found whole micro-batches."
 
 
 def _verdict_line(verdict: Verdict) -> str:

@@ -22,6 +22,7 @@ from onceflow.cli.common import add_client_config, name_and_value, whole_number
 from onceflow.cli.durations import trigger
 from onceflow.client.addresses import BOOTSTRAP_VARIABLE
 from onceflow.errors import ConfigError
+from onceflow.pipelines.tables import SQL_VARIABLE
 
 if TYPE_CHECKING:
     from onceflow.cli.run_display import BatchLines
@@ -38,6 +39,8 @@ examples:
   onceflow run orders                                       with a broker of its own, whose address is shown
   onceflow run orders --bootstrap kafka:9092 --checkpoint /checkpoints/orders --create-topics
   onceflow run my_pipeline:CLICKS --trigger 1s              the Pipeline called CLICKS in my_pipeline.py
+  onceflow run orders --sql sqlite:///orders.db             and into tables, each micro-batch one transaction there, too
+  ONCEFLOW_SQL=postgresql://me:secret@db/shop onceflow run orders
   onceflow run pricing --until-now --json | jq .lag         what is there now, then end
 
 The pipelines are orders, viewing and pricing (docs/pipelines); docs/your-own-pipeline.md shows how to write another.
@@ -65,6 +68,7 @@ def add_parser(subparsers: Any) -> None:
         "--create-topics", action="store_true", help="create the topics that are missing, with the partitions declared"
     )
     _add_batches(parser)
+    _add_database(parser)
     parser.add_argument("--json", action="store_true", help="a JSON object per micro-batch")
     _add_spark(parser)
     _add_connection(parser)
@@ -88,6 +92,19 @@ def _add_batches(parser: argparse.ArgumentParser) -> None:
         help="where a new checkpoint begins; committed is where the app left off, for pipelines without state "
         "(default: earliest)",
     )
+
+
+def _add_database(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("database")
+    group.add_argument(
+        "--sql",
+        metavar="URL",
+        default=os.environ.get(SQL_VARIABLE) or None,
+        help="also land what the pipeline declares in tables, which are created: postgresql://user:password@host/name, "
+        f"sqlite:///file.db. Others on this machine can read a command line, so prefer ${SQL_VARIABLE} for an address "
+        "with a password (default: that variable, else no database)",
+    )
+    group.add_argument("--sql-schema", metavar="NAME", help="where the tables are (default: the database decides)")
 
 
 def _add_spark(parser: argparse.ArgumentParser) -> None:
@@ -118,13 +135,17 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.until_now and args.trigger is not None:
         raise ConfigError("--until-now does not wait between micro-batches: leave out --trigger")
+    if args.sql_schema is not None and args.sql is None:
+        raise ConfigError(f"--sql-schema is for a database: give its address with --sql, or in ${SQL_VARIABLE}")
     pipeline = _loaded(args.pipeline)
     app_id = args.app_id or f"{args.prefix}{pipeline.name}"
     checkpoint = args.checkpoint or f"{CHECKPOINTS}/{app_id}"
     with _Ending() as ending, ExitStack() as stack:
+        _knock_at_database(args, pipeline)
         clients = _clients(args, checkpoint, stack)
         _look_after_topics(args, pipeline, clients)
         settings = _job_settings(args, pipeline, clients, checkpoint, app_id)
+        _look_after_tables(pipeline, settings)
         return _run_job(args, pipeline, settings, ending)
     return 0  # asked to end before anything ran
 
@@ -202,10 +223,34 @@ def _job_settings(
         starting_offsets=args.starting_offsets,
         source_options={f"kafka.{name}": value for name, value in clients.extra.items()},
         sink_options={"kafka": dict(clients.extra)} if clients.extra else {},
+        sql=args.sql,
+        sql_schema=args.sql_schema,
         **given,
     )
     check(pipeline, settings)
     return settings
+
+
+def _knock_at_database(args: argparse.Namespace, pipeline: Pipeline) -> None:
+    """Before anything is created anywhere."""
+    if args.sql is None:
+        return
+    from onceflow.pipelines.landing import knock
+
+    try:
+        knock(pipeline, args.sql)
+    except ConfigError as problem:
+        raise ConfigError(f"--sql: {problem}") from None
+
+
+def _look_after_tables(pipeline: Pipeline, settings: JobSettings) -> None:
+    """Spark takes long to start, and would find out late what is wrong with them."""
+    if settings.sql is None:
+        return
+    from onceflow.pipelines.landing import check_database, table_names
+
+    database = check_database(pipeline, settings)
+    _say(f"lands {', '.join(table_names(pipeline, settings))} in {database.shown}")
 
 
 def _say(text: str) -> None:

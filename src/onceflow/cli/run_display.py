@@ -27,6 +27,7 @@ class BatchLines(SinkListener):
         self._as_json = as_json
         self._is_live = sys.stdout.isatty() and not as_json
         self._results: dict[int, BatchResult] = {}
+        self._landings = _Landings()
         self._shown: int | None = None
         self._shown_when_asked: int | None = None
         self._was_asked = False
@@ -39,13 +40,15 @@ class BatchLines(SinkListener):
             print(flush=True)
 
     def heard(self, settings: JobSettings) -> JobSettings:
-        """The settings of a job whose sink tells us about its work."""
-        return dataclasses.replace(settings, sink_options={**settings.sink_options, "listeners": [self]})
+        """The settings of a job whose sinks tell us about their work."""
+        return dataclasses.replace(
+            settings,
+            sink_options={**settings.sink_options, "listeners": [self]},
+            sql_options={**settings.sql_options, "listeners": [self._landings]},
+        )
 
     def on_batch(self, result: BatchResult) -> None:
-        while len(self._results) >= RESULTS_MAX:
-            del self._results[min(self._results)]
-        self._results[result.batch_id] = result
+        _keep(self._results, result)
 
     def show(self, query: Any) -> None:
         """Those micro-batches that have ended since the last call."""
@@ -69,7 +72,8 @@ class BatchLines(SinkListener):
         return was_run and number in self._results and (self._shown is None or number > self._shown)
 
     def _print(self, progress: Any) -> None:
-        facts = _facts(progress, self._results.pop(int(progress["batchId"])))
+        number = int(progress["batchId"])
+        facts = _facts(progress, self._results.pop(number), self._landings.results.pop(number, None))
         self._shown = facts["batch"]
         if self._as_json:
             print(json.dumps(facts), flush=True)
@@ -79,7 +83,24 @@ class BatchLines(SinkListener):
             print(_line(facts), flush=True)
 
 
-def _facts(progress: Any, result: BatchResult) -> dict[str, Any]:
+class _Landings(SinkListener):
+    """What the sink for a database says; it is called after the one for Kafka."""
+
+    def __init__(self) -> None:
+        self.results: dict[int, BatchResult] = {}
+
+    def on_batch(self, result: BatchResult) -> None:
+        _keep(self.results, result)
+
+
+def _keep(results: dict[int, BatchResult], result: BatchResult) -> None:
+    while len(results) >= RESULTS_MAX:
+        del results[min(results)]
+    results[result.batch_id] = result
+
+
+def _facts(progress: Any, result: BatchResult, landing: BatchResult | None) -> dict[str, Any]:
+    landed = {} if landing is None else {"landed": dict(landing.tables), "landing_attempts": landing.attempts}
     return {
         "batch": result.batch_id,
         "at": progress["timestamp"],
@@ -89,6 +110,7 @@ def _facts(progress: Any, result: BatchResult) -> dict[str, Any]:
         "lag": sum(_behind(source) for source in progress["sources"]),
         "attempts": result.attempts,
         "skipped": result.skipped,
+        **landed,
     }
 
 
@@ -108,6 +130,8 @@ def _offsets(value: Any) -> dict[tuple[str, str], int]:
 def _line(facts: Mapping[str, Any]) -> str:
     counts = f"{facts['in']:>9,} in {facts['out']:>9,} out"
     line = f"batch {facts['batch']:<6} {counts} {facts['seconds']:>8.2f} s   lag {facts['lag']:,}"
+    if "landed" in facts:
+        line += f"   landed {sum(facts['landed'].values()):,}"
     if facts["skipped"]:
         return f"{line}   (was committed before)"
     return f"{line}   (attempt {facts['attempts']})" if facts["attempts"] > 1 else line

@@ -8,5 +8,6 @@
 """
 
 from onceflow.pipelines.pipeline import Input, Pipeline, Record, Send, State, Step, dead_letter
+from onceflow.pipelines.tables import Json, Lands, Time
 
-__all__ = ["Input", "Pipeline", "Record", "Send", "State", "Step", "dead_letter"]
+__all__ = ["Input", "Json", "Lands", "Pipeline", "Record", "Send", "State", "Step", "Time", "dead_letter"]

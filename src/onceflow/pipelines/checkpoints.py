@@ -13,9 +13,10 @@ from typing import Any, Final
 from onceflow.errors import ConfigError
 from onceflow.pipelines.pipeline import Pipeline
 
-__all__ = ["STEPS_FILE", "check_steps"]
+__all__ = ["STEPS_FILE", "check_steps", "last_micro_batch"]
 
 STEPS_FILE: Final = "onceflow-steps.json"
+COMMITS: Final = "commits"
 
 
 def check_steps(spark: Any, checkpoint: str, pipeline: Pipeline) -> None:
@@ -32,6 +33,16 @@ def check_steps(spark: Any, checkpoint: str, pipeline: Pipeline) -> None:
             f"{pipeline.name!r} has {_words(wanted)} now: the state could not be found again. Keep them as they were, "
             "or begin anew with another checkpoint, app id and topics"
         )
+
+
+def last_micro_batch(spark: Any, checkpoint: str) -> int | None:
+    """The newest that Spark knows to be done; None if none is."""
+    folder = spark._jvm.org.apache.hadoop.fs.Path(checkpoint, COMMITS)
+    files = folder.getFileSystem(spark._jsc.hadoopConfiguration())
+    if not files.exists(folder):
+        return None
+    names = [each.getPath().getName() for each in files.listStatus(folder)]
+    return max((int(each) for each in names if each.isdigit()), default=None)
 
 
 def _read(files: Any, path: Any) -> Any:

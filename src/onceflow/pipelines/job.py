@@ -21,7 +21,7 @@ from typing import Any, Final
 from onceflow.client.admin import Admin
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
-from onceflow.pipelines.checkpoints import check_steps
+from onceflow.pipelines.checkpoints import check_steps, last_micro_batch
 from onceflow.pipelines.intake import RECORDS, packing, typing
 from onceflow.pipelines.pipeline import Pipeline
 from onceflow.pipelines.stages import OBSERVED, good_and_bad, through_steps, topic_names
@@ -59,6 +59,12 @@ class JobSettings:
     source_options: Mapping[str, str] = field(default_factory=dict)
     sink_options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of `KafkaSink`."""
+    sql: str | None = field(default=None, repr=False)
+    """The address of a database, which may have a password in it: what the pipeline `lands` goes there, too."""
+    sql_schema: str | None = None
+    """Where its tables are; None: where the database decides."""
+    sql_options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of `SqlSink`."""
 
     def app(self, pipeline: Pipeline) -> str:
         return self.app_id or f"{self.prefix}{pipeline.name}"
@@ -137,6 +143,10 @@ def check(pipeline: Pipeline, settings: JobSettings) -> None:
             "on where it left off. Bring the checkpoint back, or begin anew with topics and an app id of their own: "
             "a prefix"
         )
+    if settings.sql is not None:
+        from onceflow.pipelines.landing import database_of
+
+        database_of(pipeline, settings.sql)
 
 
 def start(pipeline: Pipeline, settings: JobSettings, spark: Any) -> Job:
@@ -146,7 +156,7 @@ def start(pipeline: Pipeline, settings: JobSettings, spark: Any) -> Job:
     frame = _rows(pipeline, _source(spark, settings, pipeline, names), names)
     query = (
         frame.writeStream.outputMode("append" if pipeline.steps else "update")
-        .foreachBatch(_sink(pipeline, settings))
+        .foreachBatch(_sink(pipeline, settings, names))
         .option("checkpointLocation", settings.checkpoint)
         .queryName(settings.app(pipeline))
     )
@@ -155,6 +165,10 @@ def start(pipeline: Pipeline, settings: JobSettings, spark: Any) -> Job:
     elif settings.trigger is not None:
         query = query.trigger(processingTime=settings.trigger)
     check_steps(spark, settings.checkpoint, pipeline)
+    if settings.sql is not None:
+        from onceflow.pipelines.landing import check_landed
+
+        check_landed(pipeline, settings, last_micro_batch(spark, settings.checkpoint))
     return Job(query.start())
 
 
@@ -196,9 +210,16 @@ def _undeclared(pipeline: Pipeline) -> str:
     )
 
 
-def _sink(pipeline: Pipeline, settings: JobSettings) -> Any:
+def _sink(pipeline: Pipeline, settings: JobSettings, names: Mapping[str, str]) -> Any:
     from onceflow.spark.sink import KafkaSink
 
-    options: dict[str, Any] = {"batch_header": BATCH_HEADER, "new_checkpoint": "never" if pipeline.steps else "refuse"}
-    options |= settings.sink_options
-    return KafkaSink(app_id=settings.app(pipeline), bootstrap_servers=settings.bootstrap, **options)
+    new_checkpoint = "never" if pipeline.steps else "refuse"
+    options = {"batch_header": BATCH_HEADER, "new_checkpoint": new_checkpoint, **settings.sink_options}
+    to_kafka = KafkaSink(app_id=settings.app(pipeline), bootstrap_servers=settings.bootstrap, **options)
+    if settings.sql is None:
+        return to_kafka
+    from onceflow.pipelines.landing import sql_sink
+    from onceflow.spark.together import sinks
+
+    landing = {"new_checkpoint": new_checkpoint, **settings.sql_options}
+    return sinks(sql_sink(pipeline, settings, names, **landing), to_kafka)

@@ -1,7 +1,7 @@
 """Compares what a pipeline has written with what its oracle says it must have written. Exactly: nothing is rounded.
 
     cuts = cut(offset_log(checkpoint), inputs)         what each micro-batch was given
-    compare(oracle, cuts, written, topics)             every topic, every micro-batch
+    compare(oracle, cuts, written, topics)             every topic, every micro-batch; tables: judging_tables.py
     compare_state(oracle.state(), found)               what is in the state store afterwards
 
 Invariants:
@@ -17,14 +17,14 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from onceflow.errors import OnceflowError
 from onceflow.pipelines.pipeline import Pipeline
-from onceflow.pipelines.reference import Oracle, Page, Raw
+from onceflow.pipelines.reference import Expected, Oracle, Page, Raw
 
 __all__ = [
     "Comparison",
@@ -213,24 +213,32 @@ _Content = tuple[str | None, str | None]
 
 
 def compare(
-    oracle: Oracle, cuts: Mapping[int, Sequence[Raw]], written: Iterable[Written], topics: Iterable[str]
+    oracle: Oracle,
+    cuts: Mapping[int, Sequence[Raw]],
+    written: Iterable[Written],
+    topics: Iterable[str],
+    hears: Callable[[int, Sequence[Expected]], None] = lambda number, expected: None,
 ) -> Comparison:
-    """Asks the oracle about each micro-batch in turn; afterwards its state is what the pipeline's must be."""
+    """Asks the oracle about each micro-batch in turn; afterwards its state is what the pipeline's must be. `hears`: is
+    told what the oracle says."""
     comparison = Comparison({topic: Tally() for topic in topics})
     found: defaultdict[int, defaultdict[str, list[Written]]] = defaultdict(lambda: defaultdict(list))
     for each in written:
         found[NO_BATCH if each.batch is None else each.batch][each.topic].append(each)
     for number in sorted({*cuts, *found}):
-        expected = _expected(oracle, cuts[number]) if number in cuts else {}
+        said = oracle.batch(cuts[number]) if cuts.get(number) else []
+        if number in cuts:
+            hears(number, said)
+        expected = _by_topic(said)
         there: Mapping[str, list[Written]] = found.pop(number, {})
         for topic in dict.fromkeys((*expected, *there)):
             _compare_topic(comparison, number, topic, expected.get(topic, []), there.get(topic, []))
     return comparison
 
 
-def _expected(oracle: Oracle, records: Sequence[Raw]) -> dict[str, list[_Content]]:
+def _by_topic(expected: Iterable[Expected]) -> dict[str, list[_Content]]:
     by_topic: defaultdict[str, list[_Content]] = defaultdict(list)
-    for each in oracle.batch(records) if records else ():
+    for each in expected:
         by_topic[each.topic].append((each.key, None if each.value is None else _canonical(each.value)))
     return by_topic
 

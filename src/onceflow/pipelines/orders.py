@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from onceflow.pipelines.pipeline import Input, Pipeline, Record, Send, State, Step, dead_letter
 from onceflow.pipelines.reference import Page
+from onceflow.pipelines.tables import Lands, Time
 
 __all__ = ["PIPELINE", "state"]
 
@@ -215,11 +216,45 @@ def late(sale: Sale, start: int, watermark: int) -> Send:
     return Send("late_orders", sale.user, value)
 
 
+# --- what lands in a database
+
+
+class ValidatedOrder(NamedTuple):
+    order_id: str
+    user: str
+    product: str
+    quantity: int
+    at: Time
+    price: int
+    total: int
+    stock_left: int
+
+
+class UserSummary(NamedTuple):
+    user: str
+    window_start: Time
+    window_end: Time
+    orders: int
+    units: int
+    total: int
+    highest: int
+    highest_order: str
+
+
+USER: Final = {"user": "user_id"}
+"""Unquoted, `user` is who is connected to PostgreSQL."""
+
 PIPELINE: Final = Pipeline(
     name="orders",
     inputs=[Input("orders", Order, partitions=3), Input("inventory", Update, partitions=2)],
     steps=[Step(reserve, by="product"), Step(summarise, by="user", takes=Sale)],
     outputs={"validated_orders": 3, "rejected_orders": 1, "user_summaries": 2, "late_orders": 1},
+    lands=[
+        # Ids are told apart by product and time only: two orders may well have the same.
+        Lands("validated_orders", ValidatedOrder, key=["order_id", "product", "at"], columns=USER),
+        # Each window is written once per micro-batch: no need to say which record is the last.
+        Lands("user_summaries", UserSummary, key=["user", "window_start"], mode="upsert", columns=USER),
+    ],
 )
 
 

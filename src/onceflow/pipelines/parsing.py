@@ -17,7 +17,7 @@ import orjson
 
 from onceflow.errors import ConfigError
 
-__all__ = ["Parser", "Unfit", "dead_letter_json", "dumps"]
+__all__ = ["Parser", "Unfit", "dead_letter_json", "dumps", "shown"]
 
 TYPES: Final[Mapping[type, str]] = {str: "a text", int: "an integer", float: "a number", bool: "true or false"}
 INT_MAX: Final = 2**63 - 1
@@ -67,7 +67,7 @@ class Parser:
 
     def _slowly(self, found: Any) -> tuple[Any, ...]:
         if type(found) is not dict:
-            raise Unfit(f"not a JSON object: {_shown(found)}")
+            raise Unfit(f"not a JSON object: {shown(found)}")
         return tuple(
             _fitting(name, kind, found.get(name, default), may_be_null)
             for name, kind, may_be_null, default in self._fields
@@ -104,9 +104,9 @@ def _fitting(name: str, kind: type[Any], value: Any, may_be_null: bool) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise Unfit(f"{name!r} is not {TYPES[kind]}: {_shown(value)}")
+        raise Unfit(f"{name!r} is not {TYPES[kind]}: {shown(value)}")
     if kind is int and not -INT_MAX <= value <= INT_MAX:
-        raise Unfit(f"{name!r} is out of range: {_shown(value)}")
+        raise Unfit(f"{name!r} is out of range: {shown(value)}")
     return value
 
 
@@ -130,7 +130,7 @@ def _kind(schema: type[Any], name: str, hint: Any) -> tuple[type, bool]:
     )
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     try:
         text = json.dumps(value)
     except RecursionError:  # orjson reads a little deeper than this one writes

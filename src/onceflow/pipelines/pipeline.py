@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from onceflow.errors import ConfigError
+from onceflow.pipelines.tables import Lands
 
 __all__ = ["DEAD_LETTERS", "Input", "Pipeline", "Record", "Send", "State", "Step", "dead_letter"]
 
@@ -105,6 +106,8 @@ class Pipeline:
     build: Callable[[Any], Any] | None = field(default=None)
     """In place of steps, plain Spark: from a streaming DataFrame of the input's fields (and `topic`, `partition`,
     `offset`, `timestamp`) to one with `topic`, `key` and `value`."""
+    lands: Sequence[Lands] = ()
+    """What of its outputs becomes tables, if it runs with a database (`--sql`)."""
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -124,6 +127,18 @@ class Pipeline:
             for schema in fields:
                 if step.by not in schema._fields:
                     raise ConfigError(f"the pipeline {self.name!r}: {schema.__name__} has no field {step.by!r}")
+        self._check_lands()
+
+    def _check_lands(self) -> None:
+        for lands in self.lands:
+            if lands.topic not in self.outputs:
+                raise ConfigError(
+                    f"the pipeline {self.name!r} lands {lands.topic!r}, which is none of its outputs: there is "
+                    f"{', '.join(self.outputs)}"
+                )
+        tables = [lands.table.lower() for lands in self.lands]
+        if len(set(tables)) != len(tables):
+            raise ConfigError(f"the pipeline {self.name!r} lands two topics in one table: give one another table=")
 
     @property
     def dead_letters(self) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from onceflow.pipelines.pipeline import Input, Pipeline, Record, Send, State, Step, dead_letter
 from onceflow.pipelines.reference import Page
+from onceflow.pipelines.tables import Json, Lands, Time
 
 SLIDE_MS: Final = 30_000
 SLOTS: Final = 10
@@ -267,6 +268,39 @@ def _by_offset(used: Iterable[dict[str, list[int]]]) -> dict[str, Any]:
     }
 
 
+# --- what lands in a database
+
+
+class Price(NamedTuple):
+    region: str
+    price_id: str
+    tick: Time
+    surge: int
+    previous: int | None
+
+
+class Audit(NamedTuple):
+    price_id: str
+    region: str
+    tick: Time
+    surge: int
+    published: bool
+    previous: int | None
+    window_start: Time
+    demand: int
+    supply: int
+    typical_distance_m: int | None
+    factors: Json
+    ratio: int
+    raw: int
+    capped: int
+    before: int
+    dampened: int
+    formula: str
+    formula_text: str
+    inputs: Json
+
+
 PIPELINE: Final = Pipeline(
     name="pricing",
     inputs=[
@@ -276,6 +310,11 @@ PIPELINE: Final = Pipeline(
     ],
     steps=[Step(set_prices, by="region")],
     outputs={"pricing_updates": 3, "driver_notifications": 3, "rider_updates": 3, "pricing_audit": 3},
+    lands=[
+        # A region's ticks only grow, and a micro-batch may have several.
+        Lands("pricing_updates", Price, key=["region"], mode="upsert", order_by=["tick"], table="current_prices"),
+        Lands("pricing_audit", Audit, key=["price_id"]),
+    ],
 )
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from onceflow.pipelines.pipeline import Input, Pipeline, Record, Send, State, Step, dead_letter
 from onceflow.pipelines.reference import Page
+from onceflow.pipelines.tables import Json, Lands
 
 __all__ = ["CATALOGUE", "PIPELINE", "Sample", "Viewing", "learn_tastes", "state", "train"]
 
@@ -229,11 +230,23 @@ def _untrained() -> dict[str, Any]:
     return {"version": 0, "samples": 0, "weights": weights, "squared_error": 0.0, "trained_through": {}}
 
 
+# --- what lands in a database
+
+
+class Model(NamedTuple):
+    version: int
+    samples: int
+    mean_squared_error: float
+    weights: Json
+    trained_through: Json
+
+
 PIPELINE: Final = Pipeline(
     name="viewing",
     inputs=[Input("viewing_events", Viewing, partitions=3)],
     steps=[Step(learn_tastes, by="user"), Step(train, by="model", takes=Sample, shards=1)],
     outputs={"recommendations": 3, "models": 1},
+    lands=[Lands("models", Model, key=["version"])],
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -76,7 +77,7 @@ def prepared(frame: Any, columns: Sequence[Column]) -> Any:
 
 # --- loading
 
-_RESULT: Final = "task int, attempt long, rows long, trouble string, reason string"
+_RESULT: Final = "report string"
 _TROUBLE: Final = {each.__name__: each for each in (Again, Gone, Refused)}
 
 
@@ -91,10 +92,13 @@ def load(frame: Any, database: Database, stage: Stage) -> list[Loaded] | LoadFai
     """Run the DataFrame, and leave its rows in the stage: what each task that succeeded has left there, or the first
     trouble. Raises what Spark raises."""
     rows = prepared(frame, stage.columns).mapInArrow(_loader(database, stage), _RESULT).collect()
-    for each in rows:
-        if each.trouble is not None:
-            return LoadFailed(each.task, _TROUBLE[each.trouble](each.reason))
-    return [Loaded(each.task, each.attempt, each.rows) for each in rows]
+    reports = [json.loads(each.report) for each in rows]
+    troubles = [
+        LoadFailed(each["task"], _TROUBLE[each["trouble"]](each["reason"])) for each in reports if each["trouble"]
+    ]
+    if troubles:
+        return next((each for each in troubles if isinstance(each.trouble, Refused)), troubles[0])
+    return [Loaded(each["task"], each["attempt"], each["rows"]) for each in reports]
 
 
 def _loader(database: Database, stage: Stage) -> Callable[[Iterable[Any]], Iterator[Any]]:
@@ -102,19 +106,18 @@ def _loader(database: Database, stage: Stage) -> Callable[[Iterable[Any]], Itera
         import pyarrow as pa
         from pyspark import TaskContext
 
+        from onceflow.spark.columns import repeated_text
+
         context = TaskContext.get()
         assert context is not None, "tasks have one"
         task, attempt = context.partitionId(), context.taskAttemptId()
-        rows, trouble, reason = 0, None, None
+        report: dict[str, Any] = {"task": task, "attempt": attempt, "rows": 0, "trouble": None}
         try:
-            rows = database.load(stage, task, attempt, batches)
+            report["rows"] = database.load(stage, task, attempt, batches)
         except Trouble as problem:
-            trouble, reason = type(problem).__name__, str(problem)
+            report |= {"trouble": type(problem).__name__, "reason": str(problem)}
             for _ in batches:  # Spark takes a reader that stops early for a broken one
                 pass
-        columns = [[task], [attempt], [rows], [trouble], [reason]]
-        types = [pa.int32(), pa.int64(), pa.int64(), pa.string(), pa.string()]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, names=["task", "attempt", "rows", "trouble", "reason"])
+        yield pa.RecordBatch.from_arrays([repeated_text(json.dumps(report), 1)], names=["report"])
 
     return run

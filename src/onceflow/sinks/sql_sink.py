@@ -110,6 +110,7 @@ class SqlSink:
         self._progress: Progress | None = None
         self._known_run: str | None = None  # the run of a query for which steps 1 and 2 were taken
         self._checked: list[list[Column]] | None = None
+        self._last_selected: tuple[Any, list[Any]] | None = None
 
     def _check_tables(self) -> None:
         names = [each.name for each in self.tables]
@@ -159,11 +160,15 @@ class SqlSink:
         if self._landing.is_fenced and self._known_run == batch.run_id:
             return
         self._progress = self._landing.fence(batch.batch_id)
+        self._resuming.look_for_gap(self._progress, batch)
         self._known_run = batch.run_id
 
     def _selected(self, frame: Any) -> list[Any]:
-        """The rows of each table."""
-        return [frame if each.rows is None else each.rows(frame) for each in self.tables]
+        """The rows of each table. The plans of one micro-batch are made once, whoever asks."""
+        if self._last_selected is None or self._last_selected[0] is not frame:
+            rows = [frame if each.rows is None else each.rows(frame) for each in self.tables]
+            self._last_selected = (frame, rows)
+        return self._last_selected[1]
 
     def _write_once(self, frame: Any, once: str | None) -> BatchResult:
         self.check(frame)

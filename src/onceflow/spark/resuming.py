@@ -8,6 +8,7 @@ another query. Going on would then lose records or double them, and is refused.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +21,8 @@ from onceflow.spark.progress import Progress
 from onceflow.spark.query import MicroBatch
 
 __all__ = ["Resuming"]
+
+log = logging.getLogger("onceflow.spark")
 
 NEW_CHECKPOINT: Final = ("refuse", "accept", "never")
 
@@ -54,8 +57,6 @@ class Resuming:
                 self._check_start(known, batch)
             return False
         if batch.batch_id > known.batch_id:
-            if batch.batch_id > known.batch_id + 1 and self.new_checkpoint != "accept":
-                raise self._gap(known, batch)
             return False
         if not _is_part_of(known, batch):
             raise CheckpointMismatch(
@@ -66,16 +67,25 @@ class Resuming:
             )
         return True
 
-    def _gap(self, known: Progress, batch: MicroBatch) -> CheckpointMismatch:
-        """What is between the two was committed, or Spark would not be there."""
-        again = f"begin a new checkpoint there: startingOffsets={json.dumps(to_json(known.offsets))}"
-        if self.new_checkpoint == "never":  # the query keeps state
-            again = "begin anew, with another app_id; or bring back what was lost"
-        return CheckpointMismatch(
+    def look_for_gap(self, known: Progress | None, batch: MicroBatch) -> None:
+        """At the start of a query. Spark has gone on from batches that are not known here: the keeper has lost commits.
+        Or nobody has called the sink for them, `if not df.isEmpty()` for example: so this alone is no reason to stop.
+
+        Our own pipelines, which keep state ("never"), call it for every batch: there it is one.
+        """
+        if known is None or known.query_id != batch.query_id or batch.batch_id <= known.batch_id + 1:
+            return
+        gap = (
             f"by the checkpoint batch {batch.batch_id} of {self.app_id!r} is next, and {self.keeper} knows of none "
             f"after batch {known.batch_id}: it has lost what was committed since (an older backup, a replica that was "
-            f"behind), or others wrote it. Nothing was written. To write it again, {again}. To go on without it: "
-            f"{self.sink}(new_checkpoint='accept')"
+            "behind), or the sink was not called"
+        )
+        if self.new_checkpoint != "never":
+            log.warning("%s; it goes on", gap)
+            return
+        raise CheckpointMismatch(
+            f"{gap}. Nothing was written. Bring back what was lost, or begin anew: with another app_id. To go on "
+            f"without it: {self.sink}(new_checkpoint='accept')"
         )
 
     def _no_state(self, known: Progress) -> CheckpointMismatch:

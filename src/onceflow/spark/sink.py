@@ -124,6 +124,7 @@ class KafkaSink:
             self._check_topic(self.settings.topic)
         self._writer.fence(batch.batch_id)
         self._progress = self._writer.progress(batch.batch_id)
+        self._resuming.look_for_gap(self._progress, batch)
         self._known_run = batch.run_id
 
     def _check_topic(self, topic: str) -> None:

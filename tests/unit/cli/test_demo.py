@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -66,6 +67,7 @@ class Runner:
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runner:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(spark, "require_spark", lambda: None)
+    monkeypatch.setenv("ONCEFLOW_SQL", "")  # what a run sets is forgotten afterwards
     fake = Runner()
     monkeypatch.setattr(runner, "run", fake)
     return fake
@@ -84,6 +86,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runner:
         (["orders", "--control", "./x"], "--control needs --bootstrap"),
         (["orders", "--report", "."], "--report . is not an empty folder"),
         (["orders", "--checkpoint", "file"], "--checkpoint file is not an empty folder"),
+        (["orders", "--sql", "mysql://me:secret@host/shop"], "--sql: url= is no address of a database that is known"),
+        (["orders", "--sql", "env"], "--sql env: $ONCEFLOW_SQL is not set to the address of a database"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_nothing_is_started(
@@ -104,6 +108,50 @@ def test_a_kafka_that_cannot_be_reached_is_said_before_anything_is_started(
     assert main(["demo", "orders", "--bootstrap", "127.0.0.1:1"]) == 1
     assert "cannot reach a broker at 127.0.0.1:1" in capsys.readouterr().err
     assert run.asked == []
+
+
+def test_a_database_that_cannot_be_reached_is_said_before_anything_is_started(
+    run: Runner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "orders", "--sql", "postgresql://me:secret@127.0.0.1:1/shop"]) == 1
+    assert "postgresql://me@127.0.0.1:1/shop" in (said := capsys.readouterr().err)
+    assert "secret" not in said
+    assert run.asked == []
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "url", "kept"),
+    [
+        ("sqlite", "", "sqlite:///{folder}/landed.db", True),
+        ("sqlite:///mine.db", "", "sqlite:///mine.db", False),
+        ("env", "sqlite:///its.db", "sqlite:///its.db", False),
+    ],
+)
+def test_a_database_reaches_those_who_need_it_by_the_environment(
+    given: str, variable: str, url: str, kept: bool, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCEFLOW_SQL", variable)
+    assert main(["demo", "orders", "--sql", given]) == 0
+    assert os.environ["ONCEFLOW_SQL"] == url.format(folder=run.only.folder)
+    assert run.only.options["sql"] == "yes"
+    assert ("keep_tables" in run.only.options) == kept
+    assert not any("sqlite:" in each for each in run.only.options.values())
+
+
+def test_the_tables_of_a_database_are_in_the_table_and_a_password_is_in_no_command(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = {"expected": 944, "found": 944, "missing": 0, "twice": 0, "wrong": 0, "unexpected": 0}
+    run.compared = {**COMPARED, "tables": {"user_summaries": tally}, "queries": {"whole": 80, "torn": 1}}
+    monkeypatch.setattr("onceflow.pipelines.landing.knock", lambda *_: None)
+    assert main(["demo", "orders", "--sql", "postgresql://me:secret@host/shop"]) == 0
+    out = capsys.readouterr().out
+    row = next(line.split() for line in out.splitlines() if line.startswith("table"))
+    assert row == ["table", "user_summaries", "944", "944", "0", "0", "0", "0"]
+    assert "Of 81 looks at all tables at once, 80 found whole micro-batches." in out
+    assert "--sql postgresql://me@host/shop" in out
+    assert "secret" not in out
+    assert "secret" not in Path(run.only.folder / "report.html").read_text()
 
 
 def test_a_missing_spark_is_said_before_anything_is_started(

@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of one's own, with modules that are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "")
-    monkeypatch.delenv("ONCEFLOW_BOOTSTRAP", raising=False)
+    for name in ("ONCEFLOW_BOOTSTRAP", "ONCEFLOW_SQL"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "clicks_of_a_test.py").write_text(CLICKS)
     (tmp_path / "broken_of_a_test.py").write_text("import no_such_module_at_all\n")
@@ -86,13 +89,31 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
         (["clicks_of_a_test:CLICKS", "--client-config", "a"], "should look like NAME=VALUE"),
         (["clicks_of_a_test:CLICKS", "--client-config", "a=b"], "give their address with --bootstrap"),
         (["clicks_of_a_test:CLICKS", "--bootstrap", "local host"], "is not an address"),
+        (["clicks_of_a_test:CLICKS", "--sql", "sqlite:///x.db"], "--sql: the pipeline 'clicks' lands nothing in a"),
+        (["orders", "--sql", "mysql://me:secret@host/shop"], "--sql: url= is no address of a database that is known"),
+        (["orders", "--sql", "sqlite://"], "sqlite:///file.db names a file"),
+        (["orders", "--sql-schema", "shop"], "give its address with --sql, or in $ONCEFLOW_SQL"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", *arguments]) == 2
-    assert words in complaint(capsys)
+    assert words in (said := complaint(capsys))
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("is_in_environment", [False, True])
+def test_an_unreachable_database_is_one_sentence_without_its_password_and_nothing_is_started(
+    is_in_environment: bool, closed_port: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    url = f"postgresql://me:secret@127.0.0.1:{closed_port}/shop"
+    if is_in_environment:
+        monkeypatch.setenv("ONCEFLOW_SQL", url)
+    assert main(["run", "orders", *([] if is_in_environment else ["--sql", url])]) == 1
+    assert f"postgresql://me@127.0.0.1:{closed_port}/shop" in (said := complaint(capsys))
+    assert "secret" not in said
+    assert not (folder / "onceflow-checkpoints").exists()
 
 
 def test_an_unreachable_broker_is_one_sentence_and_spark_is_not_started(
@@ -250,6 +271,32 @@ def test_options_become_the_settings_of_the_job(broker: onceflow.Broker, stage: 
     assert (stage.settings.app_id, stage.settings.available_now) == ("mine", True)
     assert stage.settings.checkpoint == "onceflow-checkpoints/mine"
     assert stage.settings.per_batch == JobSettings(bootstrap="b", checkpoint="c").per_batch
+
+
+def test_with_a_database_its_tables_are_there_before_spark_and_lines_say_how_much_has_landed(
+    broker: onceflow.Broker, stage: Stage, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def land(query: Query) -> None:
+        assert stage.settings is not None
+        [listener] = stage.settings.sql_options["listeners"]
+        tables = {"l_user_summaries": 4, "l_validated_orders": 1000}
+        listener.on_batch(BatchResult(app_id="a", batch_id=0, query_id="q", rows=1004, tables=tables))
+        query.end_batch(0)
+
+    command = ["run", "orders", "--bootstrap", broker.bootstrap, "--create-topics", "--prefix", "l."]
+    command += ["--sql", "sqlite:///landed.db"]
+    stage.query = Query(land)
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert out == "batch 0             10 in        20 out     1.23 s   lag 0   landed 1,004\n"
+    assert f"onceflow: lands l_validated_orders, l_user_summaries in sqlite:///{folder}/landed.db\n" in err
+    with closing(sqlite3.connect(folder / "landed.db")) as database:
+        names = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert names == {"l_validated_orders", "l_user_summaries"}
+    stage.query = Query(land)
+    assert main([*command, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["landed"], said["landing_attempts"]) == ({"l_user_summaries": 4, "l_validated_orders": 1000}, 1)
 
 
 def test_a_pipeline_with_state_cannot_begin_where_it_left_off_and_spark_is_not_started(

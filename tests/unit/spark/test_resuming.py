@@ -44,19 +44,22 @@ def test_the_last_batch_with_another_end_is_refused() -> None:
         resuming().was_committed(known(4, 50), batch(4, 40, 51))
 
 
-def test_a_batch_that_is_not_the_next_one_is_refused_because_one_was_lost() -> None:
-    with pytest.raises(CheckpointMismatch, match=r"batch 6 .* none after batch 4: it has lost") as refused:
-        resuming().was_committed(known(4, 50), batch(6, 60, 70))
-    assert 'startingOffsets={"orders": {"0": 50}}' in str(refused.value)
+def test_a_gap_is_told_and_no_more_since_the_sink_may_not_have_been_called(caplog: pytest.LogCaptureFixture) -> None:
+    resuming().look_for_gap(known(4, 50), batch(6, 60, 70))
+    assert "batch 6 of 'app' is next, and the database knows of none after batch 4" in caplog.text
 
 
-def test_who_accepts_it_goes_on_without_the_batch_that_was_lost() -> None:
-    assert not resuming("accept").was_committed(known(4, 50), batch(6, 60, 70))
+def test_no_gap_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    resuming().look_for_gap(known(4, 50), batch(5, 50, 60))
+    resuming().look_for_gap(known(4, 50), batch(4, 40, 50))
+    resuming().look_for_gap(known(4, 50), batch(9, 50, 60, "another"))
+    resuming().look_for_gap(None, batch(9, 90, 95))
+    assert caplog.text == ""
 
 
-def test_a_query_with_state_is_not_told_to_take_a_new_checkpoint_after_a_loss() -> None:
-    with pytest.raises(CheckpointMismatch, match="begin anew, with another app_id"):
-        resuming("never").was_committed(known(4, 50), batch(6, 60, 70))
+def test_a_gap_in_a_query_with_state_is_refused() -> None:
+    with pytest.raises(CheckpointMismatch, match=r"batch 6 .* none after batch 4: it has lost .* begin anew"):
+        resuming("never").look_for_gap(known(4, 50), batch(6, 60, 70))
 
 
 @pytest.mark.parametrize(

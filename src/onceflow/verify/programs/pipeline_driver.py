@@ -5,6 +5,7 @@ What a life does is in the history as the sink's listener hears of it:
     take     the fence, once per life
     commit   with the offsets where the micro-batch ends
     batch    number; end: rows      what a micro-batch has written
+    land     number                 the commit of a micro-batch in the database, if there is one
 
 A commit that was asked for and not confirmed stays without an end: unknown.
 
@@ -24,7 +25,8 @@ from typing import Any, Final
 from onceflow.pipelines.job import Job, JobSettings, start
 from onceflow.pipelines.judging import last_committed, offset_log, state_in
 from onceflow.pipelines.pipeline import Pipeline
-from onceflow.spark.listening import BatchResult, Step
+from onceflow.pipelines.tables import SQL_VARIABLE
+from onceflow.spark.listening import BatchResult, SinkListener, Step
 from onceflow.verify.history import Outcome
 from onceflow.verify.programs.life import Life
 from onceflow.verify.programs.spark_driver import (
@@ -57,6 +59,22 @@ class PipelineChronicle(Chronicle):
     def on_batch(self, result: BatchResult) -> None:
         op = self._record.begin("batch", number=result.batch_id)
         self._record.end(op, Outcome.OK, rows=result.rows)
+
+
+class LandingChronicle(SinkListener):
+    """Of the sink for the database, which is called after the one for Kafka."""
+
+    def __init__(self, life: Life) -> None:
+        self._record = life.record
+        self._landing: str | None = None
+
+    def before(self, step: Step, batch_id: int) -> None:
+        if step is Step.COMMIT:
+            self._landing = self._record.begin("land", number=batch_id)
+
+    def after(self, step: Step, batch_id: int) -> None:
+        if step is Step.COMMIT and self._landing is not None:
+            self._record.end(self._landing, Outcome.OK)
 
 
 def main() -> None:
@@ -104,6 +122,9 @@ def _job_settings(life: Life, pipeline: Pipeline) -> JobSettings:
             "delivery_timeout_ms": DELIVERY_TIMEOUT_MS,
             "kafka": settings["client_config"],
         },
+        # Not from the settings: those are on a command line, and an address may hold a password.
+        sql=os.environ[SQL_VARIABLE] if settings.get("has_database") else None,
+        sql_options={"listeners": [LandingChronicle(life)]},
     )
 
 

@@ -4,7 +4,8 @@
 
 What must come out is known to the last record: the sample is made from the seed, Spark has written down what each
 micro-batch was given, and the oracle says what that leads to. So nothing of a record tells where it comes from, and
-the verdict is a comparison (`onceflow.pipelines.judging`); it is kept in `comparison.json`.
+the verdict is a comparison (`onceflow.pipelines.judging`); it is kept in `comparison.json`. With the option `sql` what
+the pipeline lands in a database is compared as well.
 
 The next fault waits until the pipeline has committed something since the last one: every fault meets a pipeline at
 work. The first faults are one of each kind that a pipeline has to survive; then comes what the seed brings.
@@ -32,6 +33,7 @@ from onceflow.verify.workers import Worker
 from onceflow.verify.workloads.executors import executors_of
 from onceflow.verify.workloads.input import await_group
 from onceflow.verify.workloads.reference_runs import ANY, FinalRead, Lookout, Progress, ends_of, judgement
+from onceflow.verify.workloads.reference_tables import LandedTables, Query
 from onceflow.verify.workloads.references import load_reference
 from onceflow.verify.workloads.spark import DRIVER_STOP_S, MASTER, require_spark
 
@@ -79,6 +81,8 @@ class ReferenceWorkload:
         self._progress: Progress | None = None
         self._lookout: Lookout | None = None
         self._read: FinalRead | None = None
+        self._tables: LandedTables | None = None
+        self._query: Query | None = None
 
     @property
     def pipeline(self) -> Pipeline:
@@ -107,6 +111,8 @@ class ReferenceWorkload:
             self.strikes = tuple(each for each in self.strikes if each != "executor")
         histories = stage.folder / "history"
         self._progress = Progress(histories)
+        if options.has_database:
+            self._tables = LandedTables(stage, self.pipeline)
         stage.workers.add(
             "feeder",
             "feeder",
@@ -121,6 +127,7 @@ class ReferenceWorkload:
         )
         self._driver = self._add_driver(stage, options)
         self._lookout = Lookout(stage, places_of(self.watched(stage)))
+        self._query = None if self._tables is None else Query(stage, self._tables)
         self._await_first_commit(stage)
 
     def _add_driver(self, stage: Stage, options: _Options) -> Worker:
@@ -137,6 +144,7 @@ class ReferenceWorkload:
             master=options.master,
             per_batch=options.per_batch,
             trigger=options.trigger,
+            has_database=options.has_database,
         )
 
     def _checkpoint(self, stage: Stage) -> Path:
@@ -181,8 +189,9 @@ class ReferenceWorkload:
         try:
             self._drain(stage, timeout_s)
         finally:
-            if self._lookout is not None:
-                self._lookout.end()
+            for each in (self._lookout, self._query):
+                if each is not None:
+                    each.end()
 
     def _drain(self, stage: Stage, timeout_s: float) -> None:
         (stage.folder / "released").touch()
@@ -215,7 +224,7 @@ class ReferenceWorkload:
                     written.append(written_in(message, stage.prefix))
         except NotRead as problem:
             raise NotDrained(str(problem)) from None
-        self._read = FinalRead(raws, written)
+        self._read = FinalRead(raws, written, None if self._tables is None else self._tables.read())
         return {(stage.named(each.topic), each.partition): each.offset + 1 for each in written}
 
     def judge(self, stage: Stage, history: History) -> Sequence[Anomaly]:
@@ -223,6 +232,8 @@ class ReferenceWorkload:
             return ()
         found = judgement(self._reference, stage, self._checkpoint(stage), self._read, history)
         (stage.folder / "comparison.json").write_text(json.dumps(found.to_json(), indent=2) + "\n")
+        if self._tables is not None and not found.differences and "keep_tables" not in stage.options:
+            self._tables.remove()
         return [Anomaly(name=kind, sentence=sentence) for kind, sentence in found.differences]
 
 
@@ -243,6 +254,7 @@ class _Options:
         except ValueError as problem:
             raise ConfigError(f"an option that has to be a number is none: {problem}") from None
         self.trigger = given.get("trigger")
+        self.has_database = "sql" in given
         has_executors = self.faults is None or self.faults >= EXECUTORS_FROM
         self.master = given.get("master") or (MASTER if has_executors else ONE_PROCESS)
 

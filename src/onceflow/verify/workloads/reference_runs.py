@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,10 +26,12 @@ from onceflow.pipelines.judging import (
     offset_log,
     without_prefix,
 )
+from onceflow.pipelines.judging_tables import Row
 from onceflow.pipelines.reference import Page, Raw, Reference
 from onceflow.pipelines.visibility import Shown, Visibility
 from onceflow.verify.history import History, Operation, Outcome, Place, Recorder
 from onceflow.verify.stage import Stage
+from onceflow.verify.workloads.reference_tables import TableFindings
 
 __all__ = ["ANY", "FinalRead", "Findings", "Lookout", "Progress", "ends_of", "judgement"]
 
@@ -175,6 +178,8 @@ class FinalRead(NamedTuple):
 
     raws: Sequence[Raw]
     written: Sequence[Written]
+    tables: Sequence[Counter[Row]] | None = None
+    """None: there is no database."""
 
 
 @dataclass
@@ -188,6 +193,7 @@ class Findings:
     looks_equal: int = 0
     looks_between: int = 0
     reads: int = 0
+    tables: TableFindings | None = None
     differences: list[Difference] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -199,6 +205,7 @@ class Findings:
             "state": None if self.state is None else asdict(self.state),
             "looks": {"equal": self.looks_equal, "between": self.looks_between},
             "reads": self.reads,
+            **({} if self.tables is None else self.tables.to_json()),
             "differences": [each._asdict() for each in self.differences],
         }
 
@@ -211,13 +218,18 @@ def judgement(
     for raw in found.raws:
         ends[raw.topic, raw.partition] = max(ends.get((raw.topic, raw.partition), 0), raw.offset + 1)
     oracle = reference.oracle()
-    comparison = compare(oracle, cut(log, found.raws), found.written, reference.pipeline.written())
-    findings = Findings(records=len(found.raws), batches=len(log), comparison=comparison, state=None)
+    tables = None if found.tables is None else TableFindings(reference.pipeline)
+    hears = [] if tables is None else [tables.hear]
+    comparison = compare(oracle, cut(log, found.raws), found.written, reference.pipeline.written(), *hears)
+    findings = Findings(records=len(found.raws), batches=len(log), comparison=comparison, state=None, tables=tables)
     findings.differences += [Difference("batches", f"{each}.") for each in check_log(log, ends)]
     _judge_state(reference, oracle.state(), stage.folder / "state.jsonl", findings, last=max(log, default=None))
     _judge_looks(findings, found.written, history, stage.prefix)
     _judge_reads(findings, found.written, history, stage.prefix)
     findings.differences += comparison.differences
+    if tables is not None and found.tables is not None:
+        tables.judge(found.tables, history)
+        findings.differences += tables.differences
     return findings
 
 
