@@ -37,9 +37,9 @@ WITH_A_SESSION = (
 KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 
 
-SELECTED = ("spark", "verify", "pipelines")
+SELECTED = ("spark", "verify", "pipelines", "sinks")
 """Folders of which `make test` has a selection. `make faults`, and whoever names a broker, gets everything."""
-STARTED_FIRST = ("tests/spark/", "tests/pipelines/", "tests/verify/", "tests/docs/")
+STARTED_FIRST = ("tests/spark/", "tests/pipelines/", "tests/verify/", "tests/docs/", "tests/sinks/")
 """What takes longest, in this order: whoever begins with it is not waited for in the end."""
 
 

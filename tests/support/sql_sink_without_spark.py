@@ -31,7 +31,16 @@ from onceflow.spark.query import MicroBatch
 from tests.support.sql_sink_cases import Case, Rows
 from tests.support.sql_sink_places import Place, in_order
 
-__all__ = ["APP", "POINTS", "QUERY", "At", "Driver", "Frame", "Job", "in_a_process_that_is_killed", "without_spark"]
+__all__ = [
+    "POINTS",
+    "At",
+    "Driver",
+    "Frame",
+    "Job",
+    "in_a_process_that_is_killed",
+    "name_of",
+    "without_spark",
+]
 
 APP, QUERY = "landing", "query-1"
 POINTS = [(when, step) for step in Step for when in ("before", "after")]
@@ -40,6 +49,11 @@ TASK_FAILURES_MAX = 4
 Befall = Callable[[int, int], str | None]
 """What befalls a task, by its number and the attempt at it (1, 2, ...): it "throws" before it has loaded anything, or
 is "lost" with its executor when it has loaded everything."""
+
+
+def name_of(parameter: object) -> str:
+    """Of a test's parameter."""
+    return parameter.name if isinstance(parameter, Step) else str(parameter)
 
 
 @contextmanager
