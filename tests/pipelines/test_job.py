@@ -100,7 +100,7 @@ def spark(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> SparkSess
     """With the state store that `onceflow.spark.session` sets: pipelines with steps need it."""
     folder = tmp_path_factory.mktemp("spark")
     settings = {each.name: each.value for each in recommended(None)}
-    session = started(lambda: shared.get("spark for pipelines", lambda: spark_session(folder, settings)))
+    session = started(lambda: shared.only("session of Spark", "pipelines", lambda: spark_session(folder, settings)))
     register(session)
     return session
 

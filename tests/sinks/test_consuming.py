@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -303,18 +301,4 @@ def test_it_ends_when_it_is_told_to(topic: Topic, landed: Landed) -> None:
 
     topic.consume(landed.url, until_now=False, stop=stop, on_commit=stopping, max_wait_s=1)
     assert told == [Committed(records=10, offsets={(topic.name, 0): 5, (topic.name, 1): 5})]
-    landed.check(topic)
-
-
-def test_ctrl_c_ends_it_after_the_transaction_that_is_running(topic: Topic, landed: Landed) -> None:
-    topic.write(10)
-
-    def interrupted(cursor: Any, records: list[Record]) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        land(cursor, records)
-
-    before = signal.getsignal(signal.SIGINT)
-    result = topic.consume(landed.url, interrupted, until_now=False, max_wait_s=1)
-    assert result.interrupted
-    assert signal.getsignal(signal.SIGINT) is before
     landed.check(topic)

@@ -72,6 +72,22 @@ def test_a_process_that_is_killed_loses_and_doubles_nothing(
     assert f"records={200 - seen}" in last.log, "it begins behind what was committed"
 
 
+def test_ctrl_c_ends_it_after_the_transaction_that_is_running(
+    topic: Topic, landed: Landed, new_consumer: NewConsumer
+) -> None:
+    topic.write(200)
+    interrupted = new_consumer(pause="in the function", after=40)
+    interrupted.wait_for("paused in the function")
+    seen = landed.count()
+    os.kill(interrupted.pid, signal.SIGINT)
+    interrupted.go_on()
+    assert interrupted.wait(60) == 0, interrupted.log
+    assert "interrupted=True" in interrupted.log
+    assert seen < landed.count() < 200, "the transaction was committed, and no other begun"
+    assert new_consumer(until_now=True).wait(60) == 0
+    landed.check(topic)
+
+
 @pytest.mark.daily_on_kafka
 def test_members_share_the_partitions_and_take_over_from_one_that_is_killed(
     topic: Topic, landed: Landed, new_consumer: NewConsumer

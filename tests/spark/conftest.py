@@ -28,7 +28,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     run_against_both(metafunc)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """Spark in local mode with two cores, and with its own Kafka connector; stopped after the last test of the process.
 
@@ -36,7 +36,7 @@ def spark(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> SparkSess
     """
     folder = tmp_path_factory.mktemp("spark")
     settings = {**QUICK_CHECKPOINTS, **started(connector_settings)}
-    return started(lambda: shared.get("spark", lambda: spark_session(folder, settings)))
+    return started(lambda: shared.only("session of Spark", "with a connector", lambda: spark_session(folder, settings)))
 
 
 @pytest.fixture(scope="session")

@@ -71,11 +71,22 @@ class Shared:
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._running: dict[object, Any] = {}
+        self._only: dict[str, tuple[object, ExitStack, Any]] = {}
 
     def get(self, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
         if key not in self._running:
             self._running[key] = self._stack.enter_context(start())
         found: T = self._running[key]
+        return found
+
+    def only(self, kind: str, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
+        """As `get`, for what a process can have one of: another one of its kind is ended first."""
+        if kind in self._only and self._only[kind][0] != key:
+            self._only.pop(kind)[1].close()
+        if kind not in self._only:
+            stack = self._stack.enter_context(ExitStack())
+            self._only[kind] = (key, stack, stack.enter_context(start()))
+        found: T = self._only[kind][2]
         return found
 
 

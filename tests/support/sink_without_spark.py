@@ -63,7 +63,7 @@ def without_spark(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """What the sink asks Spark about, it asks our frames."""
     with patch.context() as patched:
         patched.setattr(sink_module, "check_columns", lambda *_: None)
-        patched.setattr(sink_module, "_claim", lambda *_: None)
+        patched.setattr(sink_module, "claim", lambda *_: None)
         patched.setattr(sink_module, "_is_stopping", lambda *_: False)
         patched.setattr(sink_module, "running_batch", lambda frame, _: frame.batch)
         patched.setattr(batch_writer, "task_writer", lambda plan: plan)

@@ -1,4 +1,4 @@
-"""Arrow into a real PostgreSQL and back: every value as it was."""
+"""Arrow into a real PostgreSQL and back: every value as it was, in both formats of COPY."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onceflow.sinks.databases import postgresql_binary
 from onceflow.sinks.databases.database import Again, Column, Kind, Loaded, Refused, Stage, TableName
 from onceflow.sinks.databases.postgresql import PostgreSql
 from tests.support.postgresql import PostgreSQL
@@ -38,9 +39,13 @@ TARGET = TableName(None, "target")
 STAGE = TableName(None, "onceflow_stage_1")
 
 
-@pytest.fixture(scope="module")
-def server(postgresql: PostgreSQL) -> PostgreSql:
-    return PostgreSql(postgresql.new_database())
+@pytest.fixture(scope="module", params=["the fastest", "csv"])
+def server(postgresql: PostgreSQL, request: pytest.FixtureRequest) -> Iterator[PostgreSql]:
+    """A column that only the server can parse makes all of them CSV, so each kind must pass both ways."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "csv":
+            patch.setattr(postgresql_binary, "can_be_binary", lambda columns, types: False)
+        yield PostgreSql(postgresql.new_database())
 
 
 def arrow_type(kind: Kind) -> Any:
@@ -268,9 +273,12 @@ def test_a_nul_in_a_text_is_refused_with_the_name_of_the_column(server: PostgreS
 @pytest.mark.parametrize(
     ("kind", "value", "type_there", "words"),
     [
-        (Kind("text"), "abcdef", "character varying(5)", "too long for its column.*"),
+        (Kind("text"), "abcdef", "character varying(5)", "column x.*too long for its column"),
         (Kind("text"), "no uuid", "uuid", 'column x: "no uuid".*does not fit its column'),
         (Kind("json"), "{", "jsonb", "column x.*does not fit its column"),
+        (Kind("json"), "{", "json", "column x.*does not fit its column"),
+        (Kind("decimal", 9, 2), Decimal("1000.00"), "numeric(5,2)", "column x.*too large for its column"),
+        (Kind("decimal", 38, 2), Decimal("1000.00"), "numeric(5,2)", "column x.*too large for its column"),
         (Kind("bigint"), 2**40, "integer", 'column x: "1099511627776".*too large for its column'),
     ],
 )
@@ -284,12 +292,59 @@ def test_a_value_that_does_not_fit_is_refused_with_its_column(
     assert (sealed(server, stage), staged(server)) == ([], [])
 
 
-@pytest.mark.parametrize("days", [-719163, -999_999])  # 0000-12-31, and a year below zero
-def test_a_date_before_the_year_one_is_refused_and_never_another_date(server: PostgreSql, days: int) -> None:
-    stage = stage_of(server, {"x": Kind("date")})
-    batch = pa.record_batch({"x": pa.array([days], pa.int32()).view(pa.date32())})
-    with pytest.raises(Refused, match="SQLSTATE 22"):
-        server.load(stage, 0, 0, [batch])
+@pytest.mark.parametrize(
+    ("days", "date"),
+    [
+        (-719_163, "0001-12-31 BC"),  # for Spark 0000-12-31
+        (-999_999, "0769-02-05 BC"),
+        (2_932_897, "10000-01-01"),
+        (11_248_738, "32768-01-01"),
+        (-2_440_588, "4714-11-24 BC"),
+        (2_145_042_905, "5874897-12-31"),
+    ],
+)
+def test_a_date_of_another_year_than_1_to_9999_is_that_date(server: PostgreSql, days: int, date: str) -> None:
+    values = pa.array([None, days, 0], pa.int32()).view(pa.date32())
+    server.load(stage_of(server, {"x": Kind("date")}), 0, 0, [pa.record_batch({"x": values})])
+    assert staged(server, "x::text, x - date '1970-01-01'") == [(None, None), (date, days), ("1970-01-01", 0)]
+
+
+@pytest.mark.parametrize("name", ["timestamp", "timestamp_ntz"])
+@pytest.mark.parametrize(
+    ("microseconds", "moment"),
+    [
+        (-62_135_596_800_000_001, "0001-12-31 23:59:59.999999 BC"),
+        (-210_866_803_200_000_000, "4714-11-24 00:00:00 BC"),
+        (253_402_300_800_000_001, "10000-01-01 00:00:00.000001"),
+        (971_890_963_200_000_000, "32768-01-01 00:00:00"),
+        (2**63 - 1, "294247-01-10 04:00:54.775807"),
+    ],
+)
+def test_a_timestamp_of_another_year_than_1_to_9999_is_that_moment(
+    server: PostgreSql, name: str, microseconds: int, moment: str
+) -> None:
+    values = pa.array([None, microseconds, 1], pa.int64()).view(ARROW[name])
+    server.load(stage_of(server, {"x": Kind(name)}), 0, 0, [pa.record_batch({"x": values})])
+    found = staged(server, "replace(x::text, '+00', '')")
+    assert found == [(None,), (moment,), ("1970-01-01 00:00:00.000001",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *(("date", -(2**31)), ("date", 2**31 - 1), ("date", -2_440_589), ("date", 2_145_042_906)),
+        *(("timestamp", -(2**63)), ("timestamp_ntz", -(2**63)), ("timestamp", -210_866_803_200_000_001)),
+    ],
+)
+def test_a_time_that_postgresql_does_not_have_is_refused_with_its_column(
+    server: PostgreSql, name: str, number: int
+) -> None:
+    stage = stage_of(server, {"fine": Kind(name), "since": Kind(name)})
+    whole = pa.int32() if name == "date" else pa.int64()
+    fine, bad = (pa.array([each], whole).view(ARROW[name]) for each in (0, number))
+    with pytest.raises(Refused, match=r"PostgreSQL holds dates and times from 4714-11-24 BC .*column since has"):
+        server.load(stage, 0, 0, [pa.record_batch({"fine": fine, "since": bad})])
+    assert (sealed(server, stage), staged(server)) == ([], [])
 
 
 def test_a_load_into_a_stage_that_was_dropped_is_worth_another_try_with_another_stage(server: PostgreSql) -> None:
@@ -299,6 +354,13 @@ def test_a_load_into_a_stage_that_was_dropped_is_worth_another_try_with_another_
     session.close()
     with pytest.raises(Again, match="The staging table onceflow_stage_1 is not there any more"):
         server.load(stage, 0, 0, [])
+
+
+def test_an_encoding_in_the_address_changes_no_text(server: PostgreSql) -> None:
+    other = PostgreSql(f"{server.url}?client_encoding=LATIN1")
+    stage = stage_of(other, {"x": Kind("text")})
+    other.load(stage, 0, 0, [batch_of({"x": (Kind("text"), ["é😀"])})])
+    assert staged(server) == [("é😀",)]
 
 
 @pytest.mark.parametrize("setting", ["TimeZone = 'Asia/Tokyo'", "DateStyle = 'SQL, DMY'", "extra_float_digits = -10"])

@@ -15,7 +15,7 @@ The url is anything that libpq takes. Messages never show it with its password.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from onceflow.errors import ConfigError
@@ -78,6 +78,13 @@ _UNLOGGED = """
      WHERE c.relkind = 'r' AND c.relpersistence = 'u' AND starts_with(c.relname::text, ?)
        AND (n.nspname = ? OR ?::text IS NULL AND pg_catalog.pg_table_is_visible(c.oid))
      ORDER BY c.relname"""
+
+_FOR_LOADING = """
+    SELECT set_config('TimeZone', 'UTC', true),
+           ARRAY(SELECT a.atttypid::bigint FROM pg_catalog.pg_attribute a
+                  WHERE a.attrelid = to_regclass(?) AND a.attnum > 0 AND NOT a.attisdropped
+                  ORDER BY a.attnum)"""
+"""How tasks write times, until their transaction ends; and the types of a stage's columns, in its order."""
 
 
 class PostgreSql(Database):
@@ -149,7 +156,6 @@ class PostgreSql(Database):
         session = self.connect(lock_timeout_s=_LOAD_LOCK_TIMEOUT_S)
         try:
             with session.transaction():
-                session.execute("SET LOCAL TimeZone = 'UTC'")
                 rows = self._copy(session, stage, batches)
                 into = f"INSERT INTO {self.quoted(_manifest(stage.name))} VALUES (?, ?, ?)"
                 session.execute(into, (task, attempt, rows))
@@ -207,19 +213,31 @@ class PostgreSql(Database):
         return f"{type_there} COLLATE {self.quoted(TableName(collation_schema, collation))}"
 
     def _copy(self, session: Session, stage: Stage, batches: Iterable[Any]) -> int:
-        from onceflow.sinks.databases.postgresql_copy import csv_of
         from onceflow.sinks.databases.postgresql_session import PostgreSqlSession
 
         assert isinstance(session, PostgreSqlSession)
+        pieces, form = self._pieces(session, stage, batches)
         names = ", ".join(self.quoted(each.name) for each in stage.columns)
-        statement = f"COPY {self.quoted(stage.name)} ({names}) FROM STDIN (FORMAT csv)"
+        statement = f"COPY {self.quoted(stage.name)} ({names}) FROM STDIN (FORMAT {form})"
         rows = 0
         connection: psycopg.Connection[Any] = session.connection
         with session.troubles(), connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-            for piece, count in csv_of(batches):
+            for piece, count in pieces:
                 copy.write(piece)
                 rows += count
         return rows
+
+    def _pieces(
+        self, session: Session, stage: Stage, batches: Iterable[Any]
+    ) -> tuple[Iterator[tuple[bytes, int]], str]:
+        """What is to be sent, and in which format: the faster one, if all of the stage's columns can be written so."""
+        from onceflow.sinks.databases.postgresql_binary import binary_of, can_be_binary
+        from onceflow.sinks.databases.postgresql_copy import csv_of
+
+        ((_, types),) = session.execute(_FOR_LOADING, (self.quoted(stage.name),)).rows
+        if can_be_binary(stage.columns, types):
+            return binary_of(batches, types), "binary"
+        return csv_of(batches), "csv"
 
 
 def _parameters(url: str) -> dict[str, str]:

@@ -32,7 +32,6 @@ statements of ours there are milliseconds; a minute is a process that is stopped
 _CONNECTING: Final = {
     "application_name": "onceflow",
     "connect_timeout": "10",
-    "client_encoding": "UTF8",
     # A server that is gone without a word is noticed within a minute, while we wait for an answer and while we send.
     "keepalives_idle": "30",
     "keepalives_interval": "10",
@@ -71,7 +70,8 @@ def connect(url: str, shown: str, *, lock_timeout_s: float, statement_timeout_s:
 
 def _with_defaults(url: str) -> str:
     given = conninfo_to_dict(url)
-    return make_conninfo(url, **{name: value for name, value in _CONNECTING.items() if name not in given})
+    wanted = {name: value for name, value in _CONNECTING.items() if name not in given}
+    return make_conninfo(url, **wanted, client_encoding="UTF8")  # whatever is given: it is what our statements are in
 
 
 class PostgreSqlSession(Session):
