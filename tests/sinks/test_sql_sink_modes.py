@@ -8,7 +8,16 @@ import pytest
 
 from onceflow.sinks.tables import Table
 from onceflow.spark.problems import SinkError
-from tests.support.sql_sink_cases import APPEND, BY_POSITION, CASES, INCREMENT, TOGETHER, UPSERT, Case
+from tests.support.sql_sink_cases import (
+    APPEND,
+    BY_POSITION,
+    CASES,
+    DELETE_WITHOUT_ORDER,
+    INCREMENT,
+    TOGETHER,
+    UPSERT,
+    Case,
+)
 from tests.support.sql_sink_places import Place
 from tests.support.sql_sink_without_spark import Job
 
@@ -87,6 +96,10 @@ REFUSED = {
     "two rows with one key": (
         with_rows(UPSERT, rows=[[(7, "a", 1.0)], [(7, "b", 1.0)]]),
         "2 rows for people have the key id=7.*order_by",
+    ),
+    "a row and its deletion": (
+        with_rows(DELETE_WITHOUT_ORDER, rows=[[(7, True, "x", None)], [(7, False, "x", "new")]]),
+        "2 rows for flags have the key a=7, b='x'.*order_by",
     ),
     "order_by does not decide": (
         with_rows(UPSERT, order_by=["amount"], rows=[[(7, "a", 1.0), (7, "b", 1.0), (7, "c", 0.0)]]),

@@ -14,6 +14,8 @@ from onceflow.sinks.tables import BATCH, OFFSET, PARTITION, QUERY, Table, kept
 __all__ = ["Applied", "merge"]
 
 RANK: Final = "onceflow_rank"
+BEFORE: Final = "onceflow_upsert"
+ONE_ROW_PER_KEY: Final = "give the sink order_by=[...], the columns that say which is the last"
 
 
 class Applied(NamedTuple):
@@ -67,7 +69,8 @@ class _Merge:
         """What to select from: the one row of each key that counts."""
         self._check_keys()
         if not self._table.order_by:
-            self._check_unique(self._stage, "give the sink order_by=[...], the columns that say which is the last")
+            if not self._is_refused_anyway():
+                self._check_unique(self._stage, ONE_ROW_PER_KEY)
             return self._stage
         order = ", ".join(f"{self._database.quoted(name)} DESC NULLS LAST" for name in self._table.order_by)
         ranked = (
@@ -76,6 +79,10 @@ class _Merge:
         last = f"(SELECT * FROM {ranked} AS ranked WHERE {RANK} = 1)"
         self._check_unique(f"{last} AS latest", f"order_by={list(self._table.order_by)} does not say which is the last")
         return f"{last} AS latest"
+
+    def _is_refused_anyway(self) -> bool:
+        """Two rows with the same key, by the database. Not if one of them deletes, or there is nothing to update."""
+        return self._database.refuses_double_keys and self._table.mode == "upsert" and bool(self._others)
 
     def _check_keys(self) -> None:
         needed = [*self._table.key, *(self._table.position or ())]
@@ -97,10 +104,16 @@ class _Merge:
         """The WHERE is for SQLite: without one, it takes the ON of ON CONFLICT for that of a join."""
         changes = ", ".join(f"{name} = excluded.{name}" for name in self._others)
         action = f"DO UPDATE SET {changes}" if changes else "DO NOTHING"
-        return self._change(
-            f"INSERT INTO {self._target} ({_list(self._names)}) {self._select(self._names, source, where)} "
-            f"ON CONFLICT ({_list(self._key)}) {action}"
-        )
+        self._session.execute(f"SAVEPOINT {BEFORE}")
+        try:
+            return self._change(
+                f"INSERT INTO {self._target} ({_list(self._names)}) {self._select(self._names, source, where)} "
+                f"ON CONFLICT ({_list(self._key)}) {action}"
+            )
+        except Refused:
+            self._session.execute(f"ROLLBACK TO SAVEPOINT {BEFORE}")
+            self._check_unique(source, ONE_ROW_PER_KEY)  # if that is why, it says so better
+            raise
 
     def _delete_and_upsert(self, source: str) -> int:
         deleted = self._database.quoted(self._table.deleted)

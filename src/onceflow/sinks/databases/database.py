@@ -198,6 +198,9 @@ class Database(abc.ABC):
     url: str
     where_stages_are: str = ""
     """For the message that rows of a task are missing: what must be so that the driver finds them."""
+    refuses_double_keys: bool = False
+    """Whether INSERT ... ON CONFLICT DO UPDATE fails if two of its rows have the same key. Otherwise that is looked for
+    before each merge, which costs as much as to sort the rows."""
 
     @property
     @abc.abstractmethod

@@ -88,6 +88,8 @@ _FOR_LOADING = """
 
 
 class PostgreSql(Database):
+    refuses_double_keys = True
+
     def __init__(self, url: str) -> None:
         self.url = url
         self._parameters = _parameters(url)
