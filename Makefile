@@ -56,9 +56,9 @@ format: $(INSTALLED)  ## let ruff lay out the code
 soak: setup  ## the property, crash and fuzz tests with many more examples (an hour or so)
 	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/unit tests/broker --timeout 3600
 
-faults: setup  ## all tests of Spark and verify on both brokers: what make test leaves out, too (20 minutes)
+faults: setup  ## all tests of Spark, landing, pipelines and verify on both brokers: what make test leaves out, too (half an hour or so)
 	@$(BIN)/python -m tests.support.spark_jvm
-	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/verify tests/pipelines --numprocesses 2 --dist loadscope
+	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/sinks tests/verify tests/pipelines tests/docs/test_examples.py --numprocesses 2 --dist loadscope
 
 verify: setup  ## the long proof: 1,300 faults on our broker and on Apache Kafka, 100,000 simulated runs, six pipeline runs (three hours)
 	@$(BIN)/python -m tests.verify.long_run

@@ -65,10 +65,10 @@ def _turn(item: pytest.Item) -> int:
 
 
 def _is_daily(item: pytest.Item) -> bool:
-    if not any(Path(__file__).parent / folder in item.path.parents for folder in SELECTED):
-        return True
     if item.get_closest_marker("faults"):
         return False
+    if not any(Path(__file__).parent / folder in item.path.parents for folder in SELECTED):
+        return True
     parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     on_kafka = "kafka" in (parameters.get("broker"), parameters.get("brokers"))
     return not on_kafka or item.get_closest_marker("daily_on_kafka") is not None

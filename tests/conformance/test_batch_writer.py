@@ -134,7 +134,7 @@ def test_listener_that_raises_after_the_commit_does_not_have_the_batch_written_a
     broker: RunningBroker, app_id: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink_module, "check_columns", lambda *_: None)
-    monkeypatch.setattr(sink_module, "_claim", lambda *_: None)
+    monkeypatch.setattr(sink_module, "claim", lambda *_: None)
     runs = iter(("first run", "second run"))
     monkeypatch.setattr(
         sink_module, "running_batch", lambda _, number: MicroBatch(query_id="query", run_id=next(runs), batch_id=number)

@@ -65,7 +65,7 @@ def test_the_example_without_spark_survives_the_kill_of_its_process(
 
 
 @pytest.mark.timeout(300)
-@BOTH
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.faults)])
 def test_the_example_with_spark_survives_the_kill_of_its_driver(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -68,6 +68,7 @@ def new_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
 
 
 @pytest.fixture
-def bootstrap(shared: Shared) -> str:
-    """Of our broker: what landing does does not depend on where records come from."""
-    return running_broker("onceflow", shared).bootstrap
+def bootstrap(request: pytest.FixtureRequest, shared: Shared) -> str:
+    """Of our broker, or of the one that `--broker` names: what landing does does not depend on where records come
+    from."""
+    return running_broker(request.config.getoption("broker") or "onceflow", shared).bootstrap

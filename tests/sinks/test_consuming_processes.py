@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     run_against_both(metafunc)
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", pytest.param("sqlite", marks=pytest.mark.faults)])
 def landed(request: pytest.FixtureRequest, tmp_path: Path) -> Landed:
     if request.param == "sqlite":
         return Landed(f"sqlite:///{tmp_path}/landed.db")
@@ -113,7 +113,6 @@ def test_members_share_the_partitions_and_take_over_from_one_that_is_killed(
     landed.check(topic)
 
 
-@pytest.mark.daily_on_kafka
 def test_a_zombie_changes_nothing(topic: Topic, landed: Landed, new_consumer: NewConsumer) -> None:
     """It has read records, and is stopped until the group has given its partitions to somebody else."""
     topic.write(200)

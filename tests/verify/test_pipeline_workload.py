@@ -40,8 +40,9 @@ def test_a_pipeline_with_transactions_is_clean(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_that_commits_now_and_then_doubles_records(tmp_path: Path) -> None:
-    verdict, _ = verify(tmp_path, "naive", faults=8)
-    assert "duplicate" in {each.name for each in verdict.anomalies}
+    """A fault that strikes between a commit and the next record doubles nothing, so one run may be lucky."""
+    runs = (verify(tmp_path / str(number), "naive", faults=8)[0] for number in range(3))
+    assert any("duplicate" in {each.name for each in verdict.anomalies} for verdict in runs)
 
 
 def test_without_a_command_there_is_nothing_to_verify(tmp_path: Path) -> None:
