@@ -47,7 +47,7 @@ check: $(INSTALLED)  ## types, lint, layers
 
 test:  ## everything above, then all tests, against our broker and against Apache Kafka
 	@$(MAKE) --no-print-directory --jobs 2 setup check
-	$(BIN)/pytest -q --numprocesses 4 --dist loadscope
+	$(BIN)/pytest -q --numprocesses 5 --dist loadscope
 
 format: $(INSTALLED)  ## let ruff lay out the code
 	$(BIN)/ruff format .
@@ -58,7 +58,7 @@ soak: setup  ## the property, crash and fuzz tests with many more examples (an h
 
 faults: setup  ## all tests of Spark, landing, pipelines and verify on both brokers: what make test leaves out, too (half an hour or so)
 	@$(BIN)/python -m tests.support.spark_jvm
-	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/sinks tests/verify tests/pipelines tests/docs/test_examples.py --numprocesses 2 --dist loadscope
+	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/sinks tests/verify tests/pipelines tests/docs --numprocesses 2 --dist loadscope
 
 verify: setup  ## the long proof: 1,300 faults on our broker and on Apache Kafka, 100,000 simulated runs, six pipeline runs (three hours)
 	@$(BIN)/python -m tests.verify.long_run
@@ -72,7 +72,7 @@ bench-spark: setup  ## Spark jobs, ours beside Spark's own Kafka source and sink
 bench-pipelines: setup  ## orders, viewing, pricing: rate at full load, latency at 1,000 records/s (25 minutes)
 	$(BIN)/python -m benchmarks.pipelines
 
-bench-landing: setup  ## rows into PostgreSQL: SqlSink beside Spark's JDBC writer and a bare COPY (ten minutes): benchmarks/results/landing
+bench-landing: setup  ## rows into PostgreSQL: SqlSink beside Spark's JDBC writer and a bare COPY (five minutes): benchmarks/results/landing
 	$(BIN)/python -m benchmarks.landing
 
 clean:  ## remove what the targets above made

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORDS = 1500
-DAILY = {"pricing": ()}
-"""It has both: a table that is added to and one that is replaced. The others are of `make faults`."""
 JOB = Path(__file__).with_name("landing_job.py")
 
 
@@ -69,8 +67,9 @@ class Crash(SinkListener):
             raise RuntimeError("a crash")
 
 
+@pytest.mark.faults  # of every day: `onceflow demo orders --sql sqlite` in test_demo.py
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [pytest.param(each, marks=DAILY.get(each, pytest.mark.faults)) for each in REFERENCES])
+@pytest.mark.parametrize("name", REFERENCES)
 def test_what_a_pipeline_lands_is_what_its_oracle_says_also_after_failures_in_between(
     name: str, opened: Open, spark: SparkSession
 ) -> None:

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import psycopg
 from confluent_kafka import Producer
 
+from onceflow.client.admin import Admin
+from onceflow.client.settings import ClientSettings
 from onceflow.sinks.consuming import Consumed, Record, consume_into
 from tests.support.raw import Wire
 from tests.support.spark import SparkProcess
@@ -126,6 +128,12 @@ class Topic:
         else:
             producer.commit_transaction(30)
             self.committed += rows
+        eventually(self._is_decided, "the markers are written, which the answer does not wait for")
+
+    def _is_decided(self) -> bool:
+        admin = Admin(ClientSettings(bootstrap=self.bootstrap))
+        places = [(self.name, partition) for partition in range(self.partitions)]
+        return admin.offsets(places, read_committed=True) == admin.offsets(places)
 
     def _produce(self, producer: Producer, count: int, partition: int | None) -> list[Row]:
         delivered: list[Row] = []

@@ -5,7 +5,6 @@ Each driver is both: the one that recovers from what happened to the last one, a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,21 +17,19 @@ from tests.support.spark import DriverProcess
 
 STEPS = [step for step in Step if step not in (Step.STAGE, Step.MERGE)]  # these are of databases
 POINTS = [(when, step.name) for step in STEPS for when in ("before", "after")]
-DAILY_POINTS = [("after", "RECORD"), ("after", "COMMIT")]
-"""A driver takes ten seconds to start. `make faults` kills at every point on both brokers."""
 PER_BATCH = 20
 
 
+@pytest.mark.faults  # of every day: the first example of the README, and `onceflow demo`, which kill drivers as well
 @pytest.mark.timeout(600)
 def test_a_driver_killed_before_and_after_each_step_loses_and_doubles_nothing(
     broker: RunningBroker, new_name: Callable[[], str], tmp_path: Path, new_driver: Callable[..., DriverProcess]
 ) -> None:
-    points = POINTS if os.environ.get("ONCEFLOW_SOAK") else DAILY_POINTS
-    count = PER_BATCH * (len(points) + 2)
+    count = PER_BATCH * (len(POINTS) + 2)
     copying = Copying(broker.bootstrap, new_name(), tmp_path, new_driver, count=count, per_batch=PER_BATCH)
     with copying.watcher() as watcher:
         killed_after_commit = False
-        for when, step in points:
+        for when, step in POINTS:
             driver = copying.driver(pause=[when, step])
             driver.wait_for(f"paused {when} {step}", timeout_s=120)
             assert not (killed_after_commit and "skipped" not in driver.log)

@@ -183,6 +183,7 @@ class TestReplay:
         eventually(lambda: len(streams.output()) == 20, "all is committed")
         assert streams.values() == sorted(map(str, range(20)))
 
+    @pytest.mark.faults
     def test_windowed_count_keeps_its_state_over_a_skipped_batch(self, streams: Streams) -> None:
         def count(frame: DataFrame) -> DataFrame:
             timed = frame.select(sql.timestamp_seconds(sql.col("value").cast("string").cast("int")).alias("at"))
@@ -199,6 +200,7 @@ class TestReplay:
         last = {each.key: each.value for each in streams.output()}
         assert last == {b"0": b"15", b"10": b"15"}
 
+    @pytest.mark.faults
     def test_stream_stream_join_keeps_its_state_over_a_skipped_batch(self, streams: Streams) -> None:
         def joined(frame: DataFrame) -> DataFrame:
             left = frame.where("partition = 0").select(sql.col("value").alias("l"), sql.col("timestamp").alias("lt"))
