@@ -47,7 +47,7 @@ check: $(INSTALLED)  ## types, lint, layers
 
 test:  ## everything above, then all tests, against our broker and against Apache Kafka
 	@$(MAKE) --no-print-directory --jobs 2 setup check
-	$(BIN)/pytest -q --numprocesses 5 --dist loadscope
+	$(BIN)/pytest -q --numprocesses 6 --dist loadscope
 
 format: $(INSTALLED)  ## let ruff lay out the code
 	$(BIN)/ruff format .

@@ -25,7 +25,7 @@ from tests.support.raw import batch
 from tests.support.raw_client import RawClient
 
 SOAK = 20 if os.environ.get("ONCEFLOW_SOAK") else 1
-FRAMES = 100_000 * SOAK
+FRAMES = 50_000 * SOAK
 LIARS = 1_000 * SOAK
 ATTACKERS = 3
 VOLLEY = 16

@@ -275,6 +275,7 @@ def test_without_its_checkpoint_a_pipeline_with_state_is_refused_and_nothing_is_
     assert {topic: shop.written(topic) for topic in PAYMENTS.written()} == before
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(300)
 def test_plain_spark_writes_rows_and_dead_letters_and_goes_on_without_its_checkpoint(opened: Open) -> None:
     shop = opened(LARGE)

@@ -86,7 +86,7 @@ def test_what_a_pipeline_lands_is_what_its_oracle_says_also_after_failures_in_be
     assert landed.progress()[app_id] >= 2
 
 
-@pytest.mark.faults  # of every day: an example of docs/landing.md, whose driver is killed before a COMMIT
+@pytest.mark.faults  # of every day: `onceflow demo --sql` in test_demo.py, whose driver is killed
 @pytest.mark.timeout(300)
 def test_a_driver_killed_between_the_commits_of_postgresql_and_of_kafka_leaves_nothing_to_repair(
     opened: Open, spark: SparkSession, shared: Shared, tmp_path: Path

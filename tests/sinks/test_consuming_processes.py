@@ -88,7 +88,6 @@ def test_ctrl_c_ends_it_after_the_transaction_that_is_running(
     landed.check(topic)
 
 
-@pytest.mark.daily_on_kafka
 def test_members_share_the_partitions_and_take_over_from_one_that_is_killed(
     topic: Topic, landed: Landed, new_consumer: NewConsumer
 ) -> None:

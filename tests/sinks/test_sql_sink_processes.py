@@ -82,7 +82,7 @@ class Job:
         assert found == [(digit, sum(numbers), len(numbers)) for digit, numbers in tens.items()]
 
 
-@pytest.mark.faults  # of every day: an example of docs/landing.md, whose driver is killed before a COMMIT
+@pytest.mark.faults  # of every day: `onceflow demo --sql` in tests/pipelines, whose driver is killed
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("place", ["sqlite", "postgresql"], indirect=True)
 def test_a_driver_killed_around_the_steps_of_a_micro_batch_loses_and_doubles_nothing(

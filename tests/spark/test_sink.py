@@ -220,6 +220,7 @@ class TestReplay:
         assert streams.results.skipped
         assert streams.values() == sorted(map(str, range(20)))
 
+    @pytest.mark.faults  # of every day: tests/pipelines
     def test_transform_with_state_keeps_its_state_over_a_skipped_batch(self, streams: Streams, rocksdb: None) -> None:
         from tests.spark.programs.counter import counted
 
