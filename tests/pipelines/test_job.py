@@ -26,10 +26,7 @@ from onceflow.pipelines import Input, Pipeline, Record, Send, State, Step, dead_
 from onceflow.pipelines.checkpoints import STEPS_FILE
 from onceflow.pipelines.job import JobSettings, create_topics, missing_topics, records_in, start
 from onceflow.pipelines.parcels import labels
-from onceflow.spark import register
-from onceflow.spark.sessions import recommended
-from tests.support.brokers import RunningBroker, Shared, running_broker, started
-from tests.support.spark import spark_session
+from tests.support.brokers import RunningBroker
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -88,21 +85,6 @@ def large_ones(payments: DataFrame) -> DataFrame:
 
 
 LARGE = Pipeline(name="large", inputs=[Input("paid", Payment, partitions=2)], outputs={"large": 1}, build=large_ones)
-
-
-@pytest.fixture(scope="module")
-def broker(shared: Shared) -> RunningBroker:
-    return running_broker("onceflow", shared)
-
-
-@pytest.fixture(scope="module")
-def spark(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    """With the state store that `onceflow.spark.session` sets: pipelines with steps need it."""
-    folder = tmp_path_factory.mktemp("spark")
-    settings = {each.name: each.value for each in recommended(None)}
-    session = started(lambda: shared.only("session of Spark", "pipelines", lambda: spark_session(folder, settings)))
-    register(session)
-    return session
 
 
 def refuse(problem: object, message: object) -> None:

@@ -13,34 +13,17 @@ from pyspark.errors import StreamingQueryException
 
 from onceflow.errors import ConfigError
 from onceflow.pipelines.reference import REFERENCES, reference_named
-from onceflow.spark import register
 from onceflow.spark.listening import SinkListener, Step
-from onceflow.spark.sessions import recommended
 from tests.pipelines.landed import Landed
-from tests.support.brokers import RunningBroker, Shared, running_broker, started
+from tests.support.brokers import RunningBroker, Shared, started
 from tests.support.postgresql import shared_postgresql
-from tests.support.spark import DriverProcess, spark_session
+from tests.support.spark import DriverProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORDS = 1500
 JOB = Path(__file__).with_name("landing_job.py")
-
-
-@pytest.fixture(scope="module")
-def broker(shared: Shared) -> RunningBroker:
-    return running_broker("onceflow", shared)
-
-
-@pytest.fixture(scope="module")
-def spark(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    """With the state store that `onceflow.spark.session` sets: pipelines with steps need it."""
-    folder = tmp_path_factory.mktemp("spark")
-    settings = {each.name: each.value for each in recommended(None)}
-    session = started(lambda: shared.only("session of Spark", "pipelines", lambda: spark_session(folder, settings)))
-    register(session)
-    return session
 
 
 Open = Callable[..., Landed]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.sinks.consuming import Landed, Topic
 from tests.spark.conftest import new_driver, spark
-from tests.support.brokers import Shared, running_broker
+from tests.support.brokers import RunningBroker, Shared, running_broker
 from tests.support.postgresql import PostgreSQL, shared_postgresql
 from tests.support.sql_sink_places import Place, PostgresqlPlace, SqlitePlace
 
@@ -65,6 +66,31 @@ def new_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
         yield job
         for each in jobs:
             each.close()
+
+
+# --- of `consume_into`
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def landed(request: pytest.FixtureRequest, tmp_path: Path) -> Landed:
+    """An empty database of each kind, with the tables that records go into."""
+    if request.param == "sqlite":
+        return Landed(f"sqlite:///{tmp_path}/landed.db")
+    server: PostgreSQL = request.getfixturevalue("postgresql")
+    return Landed(server.new_database())
+
+
+@pytest.fixture
+def on_postgresql(postgresql: PostgreSQL) -> Landed:
+    return Landed(postgresql.new_database())
+
+
+@pytest.fixture
+def topic(broker: RunningBroker, new_name: Callable[[], str]) -> Topic:
+    return Topic(broker.bootstrap, new_name())
+
+
+# --- of Spark
 
 
 @pytest.fixture

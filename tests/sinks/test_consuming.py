@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -21,30 +20,11 @@ from onceflow.sinks.consuming import Committed, Record, consume_into
 from onceflow.spark.problems import BatchFailed, SinkError
 from tests.sinks.consuming import Landed, Topic, land
 from tests.support.brokers import RunningBroker, run_against_both
-from tests.support.postgresql import PostgreSQL
 from tests.support.waiting import eventually
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     run_against_both(metafunc)
-
-
-@pytest.fixture(params=["postgresql", "sqlite"])
-def landed(request: pytest.FixtureRequest, tmp_path: Path) -> Landed:
-    if request.param == "sqlite":
-        return Landed(f"sqlite:///{tmp_path}/landed.db")
-    server: PostgreSQL = request.getfixturevalue("postgresql")
-    return Landed(server.new_database())
-
-
-@pytest.fixture
-def on_postgresql(postgresql: PostgreSQL) -> Landed:
-    return Landed(postgresql.new_database())
-
-
-@pytest.fixture
-def topic(broker: RunningBroker, new_name: Callable[[], str]) -> Topic:
-    return Topic(broker.bootstrap, new_name())
 
 
 def reset(landed: Landed) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,24 +27,6 @@ from tests.support.waiting import eventually
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     run_against_both(metafunc)
-
-
-@pytest.fixture(params=["postgresql", "sqlite"])
-def landed(request: pytest.FixtureRequest, tmp_path: Path) -> Landed:
-    if request.param == "sqlite":
-        return Landed(f"sqlite:///{tmp_path}/landed.db")
-    server: PostgreSQL = request.getfixturevalue("postgresql")
-    return Landed(server.new_database())
-
-
-@pytest.fixture
-def on_postgresql(postgresql: PostgreSQL) -> Landed:
-    return Landed(postgresql.new_database())
-
-
-@pytest.fixture
-def topic(broker: RunningBroker, new_name: Callable[[], str]) -> Topic:
-    return Topic(broker.bootstrap, new_name())
 
 
 # --- what Kafka does not have

@@ -84,7 +84,7 @@ class BatchLines(SinkListener):
 
 
 class _Landings(SinkListener):
-    """What the sink for a database says; it is called after the one for Kafka."""
+    """What the sink for a database says; it is called before the one for Kafka."""
 
     def __init__(self) -> None:
         self.results: dict[int, BatchResult] = {}

@@ -12,13 +12,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from onceflow.client.cluster import TopicPartition
 from onceflow.errors import OnceflowError
 from onceflow.sinks.databases.database import Column, Database, Kind, Refused, Session, TableName
+from onceflow.sinks.progress_table import now_ms
 from onceflow.spark.planning import name_all
 from onceflow.spark.problems import SinkError
 
@@ -70,13 +70,9 @@ class OffsetsTable:
 
     def create(self, session: Session) -> None:
         """If it is not there yet. By itself: several processes may do it at the same time."""
-        if self._database.columns(session, self.name) is not None:
-            return
         try:
-            session.execute(self.statement())
+            self._database.create_if_missing(session, self.name, self.statement())
         except Refused as problem:
-            if self._database.columns(session, self.name) is not None:
-                return  # somebody else has just created it
             raise SinkError(
                 f"the table {self.name}, which keeps the offsets, does not exist in {self._database.shown} and cannot "
                 f"be created: {str(problem).rstrip('.')}. Nothing was written. Somebody who may create it can do so "
@@ -107,7 +103,7 @@ class OffsetsTable:
                 session.execute(
                     f"INSERT INTO {self._quoted} ({self._key}, next_offset, epoch, at_ms) VALUES (?, ?, ?, ?, 0, ?) "
                     f"ON CONFLICT ({self._key}) DO NOTHING",
-                    [self._group, topic, partition, start, _now_ms()],
+                    [self._group, topic, partition, start, now_ms()],
                 )
 
     def fence(self, session: Session, places: Collection[TopicPartition]) -> dict[TopicPartition, Held]:
@@ -119,7 +115,7 @@ class OffsetsTable:
             f"INSERT INTO {self._quoted} AS known ({self._key}, next_offset, epoch, at_ms) VALUES (?, ?, ?, 0, 1, ?) "
             f"ON CONFLICT ({self._key}) DO UPDATE SET epoch = known.epoch + 1, at_ms = excluded.at_ms "
             "RETURNING epoch, next_offset",
-            [self._group, *place, _now_ms()],
+            [self._group, *place, now_ms()],
         )
         epoch, next_offset = found.rows[0]
         return Held(int(epoch), int(next_offset))
@@ -134,7 +130,7 @@ class OffsetsTable:
         changed = session.execute(
             f"UPDATE {self._quoted} SET next_offset = ?, at_ms = ? "
             f"WHERE {self._same_key} AND epoch = ? AND next_offset = ?",
-            [move.to, _now_ms(), self._group, *place, move.held.epoch, move.held.next_offset],
+            [move.to, now_ms(), self._group, *place, move.held.epoch, move.held.next_offset],
         )
         if changed.count == 0:
             self._check_epoch(session, place, move)
@@ -156,7 +152,3 @@ class OffsetsTable:
         select = f"SELECT epoch, next_offset FROM {self._quoted} WHERE {self._same_key}"
         found = session.execute(self._database.lock_row(select), [self._group, *place])
         return Held(*map(int, found.rows[0])) if found.rows else None
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -38,7 +38,6 @@ from onceflow.sinks.databases.database import (
     Database,
     Gone,
     Loaded,
-    Refused,
     Session,
     Stage,
     TableName,
@@ -141,27 +140,20 @@ class Landing:
 
     # --- before anything is written
 
-    def check(self, columns: Sequence[Sequence[Column]], *, may_create: bool = True) -> None:
+    def check(self, columns: Sequence[Sequence[Column]]) -> None:
         """Raises unless rows with these columns can go into the tables; creates tables where that was asked for."""
         for table, own in zip(self.tables, columns, strict=True):
             check_columns(table, own)
             check_kinds(self.database, table, own)
         with self._explained("Nothing was written"):
-            self._persistently(lambda: self._check(columns, may_create))
+            self._persistently(lambda: self._check(columns))
 
-    def _check(self, columns: Sequence[Sequence[Column]], may_create: bool) -> None:
+    def _check(self, columns: Sequence[Sequence[Column]]) -> None:
         session = self._connected()
         for table, own in zip(self.tables, columns, strict=True):
-            if may_create and table.create and self.database.columns(session, table.target) is None:
-                self._create(session, table, own)
+            if table.create:
+                self.database.create_if_missing(session, table.target, creation(self.database, table, own))
             fit(self.database, session, table, own)
-
-    def _create(self, session: Session, table: Table, columns: Sequence[Column]) -> None:
-        try:
-            session.execute(creation(self.database, table, columns))
-        except Refused:
-            if self.database.columns(session, table.target) is None:  # nobody else has just created it
-                raise
 
     # --- steps 1 and 2
 

@@ -49,13 +49,7 @@ class ProgressTable:
 
     def create(self, session: Session) -> None:
         """If it is not there yet. By itself: two drivers may do it at the same time."""
-        if self._database.columns(session, self.name) is not None:
-            return
-        try:
-            session.execute(self.statement())
-        except Refused:
-            if self._database.columns(session, self.name) is None:  # nobody else has just created it
-                raise
+        self._database.create_if_missing(session, self.name, self.statement())
 
     def statement(self) -> str:
         """For CREATE TABLE."""

@@ -238,6 +238,16 @@ class Database(abc.ABC):
     def unique_keys(self, session: Session, table: TableName) -> list[frozenset[str]]:
         """The sets of columns that ON CONFLICT can name: primary key and unique constraints."""
 
+    def create_if_missing(self, session: Session, table: TableName, statement: str) -> None:
+        """By itself, not in a transaction. Somebody else may be doing the same."""
+        if self.columns(session, table) is not None:
+            return
+        try:
+            session.execute(statement)
+        except Refused:
+            if self.columns(session, table) is None:  # nobody else has just created it
+                raise
+
     # --- stages
 
     @abc.abstractmethod

@@ -62,7 +62,7 @@ class PipelineChronicle(Chronicle):
 
 
 class LandingChronicle(SinkListener):
-    """Of the sink for the database, which is called after the one for Kafka."""
+    """Of the sink for the database, which is called before the one for Kafka."""
 
     def __init__(self, life: Life) -> None:
         self._record = life.record
