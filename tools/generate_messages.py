@@ -65,6 +65,12 @@ APIS = [
     "list_transactions",
     "consumer_group_heartbeat",
     "consumer_group_describe",
+    # Who may do what.
+    "describe_acls",
+    "create_acls",
+    "delete_acls",
+    "describe_user_scram_credentials",
+    "alter_user_scram_credentials",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent

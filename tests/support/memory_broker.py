@@ -15,6 +15,7 @@ from typing import Any
 
 from onceflow.broker import handlers
 from onceflow.broker.deferred import Answer, Deferred
+from onceflow.broker.handlers import Peer
 from onceflow.broker.node import Node
 from onceflow.broker.partition import Partition
 from onceflow.clock import ManualClock
@@ -118,7 +119,7 @@ class MemoryBroker:
         frame = codec.request_header(cls, version, next(self._correlation_ids), "memory")
         frame += codec.encode(request, version)
         view = memoryview(bytearray(frame))
-        outcome = handlers.answer(self.node, read_request_header(view), view, "127.0.0.1")
+        outcome = handlers.answer(self.node, read_request_header(view), view, Peer())
         view[:] = bytes(len(view))  # a connection's buffer is used again at once
         return Reply(response_class(cls.API_KEY), version, outcome)
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from onceflow.broker import handlers
 from onceflow.broker.deferred import Answer, Deferred
+from onceflow.broker.handlers import Peer
 from onceflow.errors import MalformedMessage, StorageError
 from onceflow.log.files import FileSlice
 from onceflow.wire.codec import RequestHeader, encode_parts, read_request_header, response_header
@@ -64,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._stopping = False
         self._fd = -1
-        self._host = ""
+        self._peer = Peer()
         self._transport: asyncio.Transport | None = None
         self.last_active = 0.0
 
@@ -78,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fd = sock.fileno()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername")
-        self._host = peer[0] if peer else "127.0.0.1"
+        self._peer = Peer(peer[0] if peer else "127.0.0.1")
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         self._open.add(self)
         if len(self._open) > self._node.config["max.connections"]:
@@ -192,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, frame: memoryview) -> None:
         try:
             header = read_request_header(frame)
-            answer = handlers.answer(self._node, header, frame, self._host)
+            answer = handlers.answer(self._node, header, frame, self._peer)
         except MalformedMessage as error:
             logger.warning("Closed a connection that does not speak Kafka's protocol: %s", error)
             self.close()

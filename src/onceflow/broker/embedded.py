@@ -37,7 +37,8 @@ class Broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
     Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names. A broker can be
-    started again on the same data after `stop` or `kill`, and keeps its port.
+    started again on the same data after `stop` or `kill`, and keeps its port. With `http` ("127.0.0.1:0" for a free
+    port) it serves a page and metrics at `http_url`.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Broker:
         durability: Literal["fsync", "os"] = "fsync",
         settings: Mapping[str, str | int | bool] | None = None,
         start_timeout: float = 30.0,
+        http: str | None = None,
     ) -> None:
         self._host, self._port = host, port
         self._durability = durability
@@ -63,6 +65,9 @@ class Broker:
             # For who never comes to the end of a with statement; at the latest when the program ends.
             weakref.finalize(self, shutil.rmtree, self.data_dir, ignore_errors=True)
         self._start_timeout = start_timeout
+        self._http = http
+        self.http_url: str | None = None
+        """Where the page and the metrics are, once it runs; None without `http`."""
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -94,6 +99,8 @@ class Broker:
         command = [sys.executable, "-m", *self._program()]
         command += ["--listen", self._address, "--data", str(self.data_dir)]
         command += ["--durability", self._durability, "--stop-with-stdin"]
+        if self._http is not None:
+            command += ["--http", self._http]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         # What it reports goes to a file: a pipe that nobody reads would stop it once it is full.
@@ -113,6 +120,9 @@ class Broker:
             raise
         self._port = int(line.rpartition(":")[2])
         self._process = process
+        if self._http is not None:
+            assert process.stdout is not None
+            self.http_url = process.stdout.readline().rpartition(" ")[2].strip()
         return self
 
     def _program(self) -> list[str]:

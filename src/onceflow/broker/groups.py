@@ -46,7 +46,7 @@ OffsetEntry = tuple[str, int, CommittedOffset]
 
 
 def client_of(context: Context) -> Client:
-    return Client(context.client_id or "", f"/{context.client_host}")
+    return Client(context.client_id or "", f"/{context.peer.host}")
 
 
 class Groups:

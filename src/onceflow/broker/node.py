@@ -27,6 +27,7 @@ from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.compaction import Cleaner, Pace
 from onceflow.log.files import FileSystem
 from onceflow.log.partition import Appended, PartitionLog
+from onceflow.monitor.meters import Meters
 from onceflow.wire.batch import BatchHeader
 
 __all__ = ["Node"]
@@ -62,6 +63,7 @@ class Node:
         self.fetch_max_bytes: int = config["fetch.max.bytes"]
         self.host, self.port = "127.0.0.1", 0
         """What clients are told to connect to."""
+        self.meters = Meters()
         self.cluster_id = self._open_directory()
         self.topics = Topics(files, directory, config, clock)
         self._producer_ids = iter(range(0))

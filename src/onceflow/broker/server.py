@@ -84,12 +84,17 @@ async def serve(
     port: int,
     directory: Path,
     config: BrokerConfig,
-    ready: Callable[[str, int], None],
+    ready: Callable[[str, int, str | None], None],
     *,
     stop_with_stdin: bool = False,
     files: FileSystem | None = None,
+    http: tuple[str, int] | None = None,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT. `ready` is called with the address once it accepts connections."""
+    """Run a broker until SIGTERM or SIGINT. `ready` is called with the address once it accepts connections,
+    and with the URL of the page.
+
+    `http` is where the page and the metrics are served, if they are.
+    """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
@@ -97,8 +102,9 @@ async def serve(
     if stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _parent_is_gone, loop, stop)
     # The address before the directory: a mistake there leaves no directory behind.
-    with bind(host, port) as listener:
+    with bind(host, port) as listener, contextlib.ExitStack() as opened:
         port = listener.getsockname()[1]
+        page = opened.enter_context(bind(*http)) if http else None
         told = advertised(config, host, port)
         lock = lock_directory(directory)
         try:
@@ -106,7 +112,7 @@ async def serve(
             node.attach(loop)
             node.host, node.port = told
             try:
-                await _accept_until(stop, loop, listener, node, lambda: ready(host, port))
+                await _accept_until(stop, loop, listener, page, node, lambda: ready(host, port, _url(page)))
             finally:
                 node.close()
         finally:
@@ -128,11 +134,20 @@ def _begin_stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 async def _accept_until(
-    stop: asyncio.Event, loop: asyncio.AbstractEventLoop, listener: socket.socket, node: Node, ready: Callable[[], None]
+    stop: asyncio.Event,
+    loop: asyncio.AbstractEventLoop,
+    listener: socket.socket,
+    page: socket.socket | None,
+    node: Node,
+    ready: Callable[[], None],
 ) -> None:
     connections: set[Connection] = set()
     server = await loop.create_server(lambda: Connection(node, connections), sock=listener)
-    chores = [asyncio.ensure_future(chore) for chore in _chores(node, connections)]
+    chores: list[asyncio.Future[None]] = [asyncio.ensure_future(chore) for chore in _chores(node, connections)]
+    if page is not None:
+        from onceflow.broker import watching  # only where somebody watches
+
+        chores += await watching.start(node, connections, page)
     gc.collect()
     gc.freeze()  # what start-up made stays; the collector need not look at it again and again
     ready()
@@ -220,14 +235,15 @@ def run(
     *,
     stop_with_stdin: bool = False,
     files: FileSystem | None = None,
+    http: tuple[str, int] | None = None,
 ) -> None:
     """The whole life of a broker process, in the foreground.
 
     `stop_with_stdin` is for a parent that holds the other end of a pipe: when it is gone, however that came, so are we.
-    `files` is the disk; by default the real one.
+    `files` is the disk; by default the real one. `http` is where the page and the metrics are served, if they are.
     """
     _allow_many_files()
-    _run_loop(serve(host, port, directory, config, _announce, stop_with_stdin=stop_with_stdin, files=files))
+    _run_loop(serve(host, port, directory, config, _announce, stop_with_stdin=stop_with_stdin, files=files, http=http))
 
 
 def _allow_many_files() -> None:
@@ -237,8 +253,17 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _announce(host: str, port: int) -> None:
+def _announce(host: str, port: int, page: str | None) -> None:
     print(f"onceflow broker ready on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
+    if page is not None:
+        print(f"onceflow broker page on {page}", flush=True)
+
+
+def _url(page: socket.socket | None) -> str | None:
+    if page is None:
+        return None
+    host, port = page.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _run_loop(main: Awaitable[None]) -> None:

@@ -13,10 +13,12 @@ from onceflow.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
 
+HTTP_DEFAULT = "127.0.0.1:9644"
 _EPILOG = """\
 examples:
   onceflow broker                                   listen on 127.0.0.1:9092, data in ./onceflow-data
   onceflow broker --listen 127.0.0.1:0 --data /tmp/d  a free port, which is printed
+  onceflow broker --http                            with a page on http://127.0.0.1:9644
   onceflow broker --durability os --set num.partitions=4 --set log.retention.hours=24
 
 Settings have Apache Kafka's names; --list-settings shows them all. The broker prints one line when it is ready, and
@@ -60,6 +62,13 @@ def add_parser(subparsers: Any) -> None:
         metavar="NAME=VALUE",
         help="a setting under Kafka's name; may be given many times",
     )
+    parser.add_argument(
+        "--http",
+        nargs="?",
+        const=HTTP_DEFAULT,
+        metavar="HOST:PORT",
+        help=f"serve a page to look at, and metrics for Prometheus at /metrics (without an address: on {HTTP_DEFAULT})",
+    )
     parser.add_argument("--list-settings", action="store_true", help="print all settings and exit")
     parser.add_argument("--stop-with-stdin", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -70,10 +79,10 @@ def add_parser(subparsers: Any) -> None:
     )
 
 
-def parse_listen(text: str) -> tuple[str, int]:
+def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"--listen takes HOST:PORT, not {text!r}.")
+        raise ConfigError(f"{option} takes HOST:PORT, not {text!r}.")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -89,5 +98,6 @@ def run(args: argparse.Namespace) -> int:
     config = BrokerConfig(given=parse_assignments(args.settings), fsync=args.durability == "fsync")
     from onceflow.broker import server  # only now: a mistake on the command line need not wait for it
 
-    server.run(host, port, args.data, config, stop_with_stdin=args.stop_with_stdin)
+    http = parse_listen(args.http, "--http") if args.http else None
+    server.run(host, port, args.data, config, stop_with_stdin=args.stop_with_stdin, http=http)
     return 0

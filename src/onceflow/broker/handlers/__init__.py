@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onceflow.broker.node import Node
     from onceflow.wire.schema import Message
 
-__all__ = ["APIS", "Api", "Context", "answer"]
+__all__ = ["ANONYMOUS", "APIS", "Api", "Context", "Peer", "answer"]
 
 
 class Api(NamedTuple):
@@ -83,12 +83,28 @@ UNUSUAL_SIZE: Final = 8 * 1024 * 1024
 seconds."""
 
 
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""Who has not proven who it is, as Kafka calls it."""
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a connection. Changes when it logs in."""
+
+    host: str = "127.0.0.1"
+    principal: str = ANONYMOUS
+    address: tuple[str, int] | None = None
+    """What clients of this listener are told to connect to; None for the node's own."""
+
+
+NOBODY_IN_PARTICULAR: Final = Peer()
+
+
 class Context(NamedTuple):
     """What a handler may want to know of a request besides its body."""
 
     version: int
     client_id: str | None
-    client_host: str = "127.0.0.1"
+    peer: Peer = NOBODY_IN_PARTICULAR
 
 
 Handler = Callable[["Node", Context, memoryview, int], Answer | Deferred | None]
@@ -114,7 +130,7 @@ def _decoding(handle: Callable[[Node, Context, Any], Any], cls: type[Message]) -
     return handle_frame
 
 
-def answer(node: Node, header: RequestHeader, frame: memoryview, client_host: str) -> Answer | Deferred | None:
+def answer(node: Node, header: RequestHeader, frame: memoryview, peer: Peer) -> Answer | Deferred | None:
     """Have one request handled, and give back what came of it."""
     api = APIS.get(header.api_key)
     if api is None:
@@ -127,4 +143,4 @@ def answer(node: Node, header: RequestHeader, frame: memoryview, client_host: st
             return Answer(k18_api_versions.unsupported_version(), 0)
         raise MalformedMessage(f"Version {version} of api key {header.api_key} is not served here.")
     handler = _loaded.get(header.api_key) or _load(header.api_key)
-    return handler(node, Context(version, header.client_id, client_host), frame, header.body_at)
+    return handler(node, Context(version, header.client_id, peer), frame, header.body_at)
