@@ -35,6 +35,7 @@ LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
 DAY_MS: Final = 86_400_000
 MB: Final = 1024 * 1024
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 class Type(enum.IntEnum):
@@ -73,6 +74,8 @@ class Setting:
     synonym: str = ""
     """For a topic setting, the broker setting that gives its default."""
     doc: str = ""
+    sensitive: bool = False
+    """A password or a key: never shown, and not taken from the command line, which everybody on the machine sees."""
 
     def parse(self, text: str) -> Any:
         """The typed value of `text`, or a `ConfigError` that says what is allowed."""
@@ -208,15 +211,48 @@ TOPIC_SETTINGS: Final = _table(
 
 BROKER_SETTINGS: Final = _table(
     _s("node.id", Type.INT, 1, "This broker's id in metadata.", low=0),
+    _s("listeners", Type.LIST, "PLAINTEXT://127.0.0.1:9092", "Where to listen: PROTOCOL://HOST:PORT, several with "
+       "commas between; PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. --listen wins."),
     _s("advertised.listeners", Type.STRING, "", "Address told to clients, as PLAINTEXT://HOST:PORT; where a proxy "
-       "or a container stands in between."),
+       "or a container stands in between. One for each listener whose clients are told another address."),
     _s("num.partitions", Type.INT, 1, "Partitions of a topic that does not say how many.", low=1),
     _s("default.replication.factor", Type.INT, 1, _REPLICAS, low=1),
     _s("auto.create.topics.enable", Type.BOOLEAN, True, "Create a topic when a client asks for it."),
     _s("delete.topic.enable", Type.BOOLEAN, True, "Let clients delete topics."),
+    _s("authorizer.class.name", Type.STRING, "", "Who decides what clients may do: empty for nobody (everybody may do "
+       "everything), or Kafka's StandardAuthorizer for ACLs. --acls is short for it.",
+       choices=("", STANDARD_AUTHORIZER)),
+    _s("super.users", Type.STRING, "", "Who may do everything, whatever the ACLs say: User:admin;User:CN=..., with ; "
+       "in between."),
+    _s("allow.everyone.if.no.acl.found", Type.BOOLEAN, False, "Whether everybody may use what no ACL is about."),
     _s("socket.request.max.bytes", Type.INT, 104_857_600, "The largest request that is read.", low=1),
     _s("connections.max.idle.ms", Type.LONG, 600_000, "An idle connection is closed after this time."),
     _s("max.connections", Type.INT, INT_MAX, "Connections beyond this are closed at once.", low=0),
+    _s("max.connections.per.ip", Type.INT, INT_MAX, "Connections from one address beyond this are closed at once.",
+       low=0),
+    _s("max.connections.per.ip.overrides", Type.LIST, "", "Other limits for single addresses: ADDRESS:COUNT,..."),
+    _s("queued.max.request.bytes", Type.LONG, 512 * MB, "The most memory for large requests that are being received, "
+       "of all connections together; who needs more waits. At least socket.request.max.bytes.", low=1),
+    _s("socket.connection.setup.timeout.ms", Type.LONG, 30_000, "Within this time a new connection must have shaken "
+       "hands and logged in, where the listener asks for that.", low=1),
+    _s("connection.failed.authentication.delay.ms", Type.INT, 100, "How long who could not log in waits for the "
+       "answer.", low=0),
+    _s("connections.max.reauth.ms", Type.LONG, 0, "A login lasts this long; then the client has to log in again on the "
+       "same connection (KIP-368). 0: as long as the connection."),
+    _s("sasl.enabled.mechanisms", Type.LIST, "SCRAM-SHA-256,SCRAM-SHA-512", "How clients may log in: SCRAM-SHA-256, "
+       "SCRAM-SHA-512, and PLAIN, which sends the password itself.",
+       choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")),
+    _s("sasl.server.max.receive.size", Type.INT, 524_288, "The largest request of a client that has not logged in.",
+       low=1),
+    _s("ssl.keystore.location", Type.STRING, "", "PEM file with the key and the certificates that the broker shows."),
+    _s("ssl.keystore.type", Type.STRING, "PEM", "PEM is the only one.", choices=("PEM",)),
+    _s("ssl.key.password", Type.STRING, "", "Opens an encrypted key. Only from a file: --config.", sensitive=True),
+    _s("ssl.truststore.location", Type.STRING, "", "PEM file with the authorities that vouch for clients."),
+    _s("ssl.truststore.type", Type.STRING, "PEM", "PEM is the only one.", choices=("PEM",)),
+    _s("ssl.client.auth", Type.STRING, "none", "Whether clients have to show a certificate, may, or are not asked.",
+       choices=("none", "requested", "required")),
+    _s("ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", "Versions of TLS that are spoken.",
+       choices=("TLSv1.2", "TLSv1.3")),
     _s("fetch.max.bytes", Type.INT, 57_671_680, "The most that one fetch is answered with.", low=1024),
     _s("producer.id.expiration.ms", Type.INT, DAY_MS, "An idle producer is forgotten after this time.", low=1),
     _s("transaction.max.timeout.ms", Type.INT, 900_000, "The longest transaction timeout a producer may ask for.",
@@ -353,8 +389,8 @@ class TopicConfig:
 class BrokerConfig:
     """A broker's settings: what was given, checked, and defaults for the rest."""
 
-    given: Mapping[str, str] = field(default_factory=dict)
-    """Settings as they were given, by name."""
+    given: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Settings as they were given, by name. Passwords may be among them."""
     fsync: bool = True
     """An acknowledged write survives loss of power; otherwise it survives the death of the process."""
 

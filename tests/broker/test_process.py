@@ -142,7 +142,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
         (["--listen", "9092"], ["--listen", "HOST:PORT", "9092"]),
         (["--listen", "127.0.0.1:65536"], ["--listen", "HOST:PORT"]),
         (["--listen", "no-such-host.invalid:0"], ["no-such-host.invalid"]),
-        (["--listen", "203.0.113.7:0"], ["203.0.113.7", "Cannot"]),
+        (["--listen", "SASL_PLAINTEXT://203.0.113.7:0"], ["203.0.113.7", "Cannot"]),
         (["--durability", "maybe"], ["maybe", "fsync", "os"]),
     ],
 )

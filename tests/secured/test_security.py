@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -203,3 +204,35 @@ def test_the_commands_about_transactions_take_security_settings(
     assert "does not accept the login of 'admin'" in said
     assert "hunter2" not in said
     assert len(said.splitlines()) == 1
+
+
+def test_users_are_managed_at_apache_kafka_too(
+    kafka: SecuredKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`onceflow users` speaks Kafka's own requests; the admission of a new user takes a moment there."""
+    (tmp_path / "password").write_text("first one\n")
+    where = ["--bootstrap", kafka.bootstraps["PLAINTEXT"]]
+    password = ["--password-file", str(tmp_path / "password")]
+    assert main(["users", "add", "carol", *password, *where]) == 0
+
+    def lets_in(secret: str, mechanism: str) -> bool:
+        settings = {**kafka.client("SASL_SSL", "alice", mechanism), "sasl.username": "carol", "sasl.password": secret}
+        try:
+            reach(kafka, "SASL_SSL", settings)
+        except NotAdmitted:
+            return False
+        return True
+
+    for mechanism in SCRAM:
+        eventually(lambda m=mechanism: lets_in("first one", m), "the new user may log in")
+    (tmp_path / "password").write_text("second one\n")
+    assert main(["users", "passwd", "carol", *password, *where]) == 0
+    for mechanism in SCRAM:
+        eventually(lambda m=mechanism: lets_in("second one", m), "the new password is known")
+        assert not lets_in("first one", mechanism)
+    capsys.readouterr()
+    assert main(["users", "list", "--json", *where]) == 0
+    users = {each["name"]: each["mechanisms"] for each in json.loads(capsys.readouterr().out)}
+    assert users["carol"] == dict.fromkeys(SCRAM, 8192)
+    assert main(["users", "delete", "carol", *where]) == 0
+    eventually(lambda: not lets_in("second one", SCRAM[0]), "the user is gone")

@@ -99,6 +99,8 @@ class MemoryBroker:
         self._fsync = fsync
         self._settings = dict(settings or {})
         self._correlation_ids = itertools.count(1)
+        self.peer = Peer()
+        """Who sends the requests."""
         self._timers: list[tuple[int, Callable[[], None]]] = []
         self._commit = _ManualCommit()
         config = BrokerConfig(given=self._settings, fsync=fsync)
@@ -119,7 +121,7 @@ class MemoryBroker:
         frame = codec.request_header(cls, version, next(self._correlation_ids), "memory")
         frame += codec.encode(request, version)
         view = memoryview(bytearray(frame))
-        outcome = handlers.answer(self.node, read_request_header(view), view, Peer())
+        outcome = handlers.answer(self.node, read_request_header(view), view, self.peer)
         view[:] = bytes(len(view))  # a connection's buffer is used again at once
         return Reply(response_class(cls.API_KEY), version, outcome)
 

@@ -132,7 +132,16 @@ def test_every_default_is_a_value_that_the_setting_may_have() -> None:
 def test_every_setting_can_be_read_even_where_nothing_was_given() -> None:
     config = BrokerConfig()
     unset = [name for name in BROKER_SETTINGS if config.text(name) == ""]
-    assert unset == ["advertised.listeners", "log.retention.minutes"]
+    assert unset == [
+        "advertised.listeners",
+        "authorizer.class.name",
+        "super.users",
+        "max.connections.per.ip.overrides",
+        "ssl.keystore.location",
+        "ssl.key.password",
+        "ssl.truststore.location",
+        "log.retention.minutes",
+    ]
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])

@@ -6,9 +6,13 @@ Invariants:
   request's records are views into it, valid only until its handler returns, so whoever waits must not keep one.
 - **Answers leave in the order of the requests.** A handler that has to wait returns a `Deferred`; later answers
   queue behind it.
-- **Everything is bounded**: the frame by `socket.request.max.bytes`, answers in waiting by `PENDING_MAX`, bytes not
-  yet taken by the client by the transport's high-water mark; beyond that the connection is not read until there is
-  room again.
+- **Everything is bounded**: the frame by `socket.request.max.bytes`, memory for large frames of all connections by
+  `queued.max.request.bytes`, answers in waiting by `PENDING_MAX`, bytes not yet taken by the client by the
+  transport's high-water mark; beyond that the connection is not read until there is room again.
+- **Nobody waits for who sends much**: after `TURN_MAX` requests it is the others' turn.
+- Where the listener asks for a login, `admission` has every request first. Until then nothing reaches a handler but
+  ApiVersions.
+- Under TLS everything goes through the transport. Only a plain socket is written to past it.
 - A peer that breaks the protocol loses its connection, nothing else.
 """
 
@@ -16,23 +20,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import struct
 import time
 from collections import deque
-from itertools import groupby
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
 from onceflow.broker import handlers
+from onceflow.broker.admission import SASL_AUTHENTICATE, Admission, NotLoggedIn, Token, certified_principal
+from onceflow.broker.complaints import complain
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Peer
-from onceflow.errors import MalformedMessage, StorageError
+from onceflow.broker.sending import send_with_files
+from onceflow.errors import MalformedMessage
 from onceflow.log.files import FileSlice
+from onceflow.monitor.meters import Reader
 from onceflow.wire.codec import RequestHeader, encode_parts, read_request_header, response_header
-from onceflow.wire.schema import Buffer
 
 if TYPE_CHECKING:
+    from onceflow.broker.doors import Door
     from onceflow.broker.node import Node
 
 __all__ = ["Connection"]
@@ -46,13 +55,24 @@ WRITE_BUFFER_HIGH: Final = 1 << 20
 """Bytes that a client has not taken yet, from which on its next requests have to wait."""
 PENDING_MAX: Final = 256
 """Answers in waiting per connection; clients keep a handful of requests in flight."""
+TURN_MAX: Final = 64
+"""Requests of one connection that are handled before others have their turn: a few milliseconds."""
+TLS_RECORD: Final = 0x1603
+"""How a TLS connection begins, where a frame has its length."""
 
 
 _LENGTH: Final = struct.Struct(">i")
 
 
 class Connection(asyncio.BufferedProtocol):
-    def __init__(self, node: Node, open_connections: set[Connection]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        open_connections: set[Connection],
+        door: Door | None = None,
+        came_at: float = 0.0,
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
         self._node = node
         self._open = open_connections
         self._frame_max: int = node.config["socket.request.max.bytes"]
@@ -63,9 +83,20 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: deque[_Slot] = deque()
         self._write_paused = False
         self._reading_paused = False
+        self._write_paused_at = 0.0
+        self._came_at = came_at
         self._stopping = False
+        self._is_due = False
+        self._starved = False
+        self._frame_began_at = 0.0
         self._fd = -1
+        self._door = door
+        self._memory = door.memory if door is not None else None
+        self._admission: Admission | None = None
+        self._setup_timer: asyncio.TimerHandle | None = None
+        self._on_lost = on_lost
         self._peer = Peer()
+        self.reader = Reader()
         self._transport: asyncio.Transport | None = None
         self.last_active = 0.0
 
@@ -76,19 +107,25 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = time.monotonic()
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            self._fd = sock.fileno()
+            if transport.get_extra_info("sslcontext") is None:
+                self._fd = sock.fileno()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername")
         self._peer = Peer(peer[0] if peer else "127.0.0.1")
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         self._open.add(self)
-        if len(self._open) > self._node.config["max.connections"]:
-            logger.warning("A connection was refused: max.connections are open.")
-            self.close()
+        if self._door is not None:
+            self._ask_who_comes(self._door, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._open.discard(self)
+        if self._on_lost is not None:
+            self._on_lost()
+        if self._setup_timer is not None:
+            self._setup_timer.cancel()
+        if self._memory is not None:
+            self._memory.release(self)
         for slot in self._waiting:
             slot.cancel()
         self._waiting.clear()
@@ -103,6 +140,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._write_paused_at = time.monotonic()
 
     def resume_writing(self) -> None:
         self._write_paused = False
@@ -112,6 +150,11 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """Close without waiting for the client to take what is left for it."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def stop_serving(self) -> None:
         """The broker is stopping: answer what waits, take nothing new."""
@@ -124,14 +167,57 @@ class Connection(asyncio.BufferedProtocol):
     def is_idle(self) -> bool:
         return not self._waiting
 
+    def takes_nothing_since(self, moment: float) -> bool:
+        """Whether answers have been waiting for the client since then, or the goodbye has, and it takes neither."""
+        if self._transport is not None and self._transport.is_closing():
+            return self.last_active < moment
+        return self._write_paused and self._write_paused_at < moment
+
+    # Who it is
+
+    def _ask_who_comes(self, door: Door, transport: asyncio.Transport) -> None:
+        address = door.address or transport.get_extra_info("sockname")[:2]
+        self._peer = self._peer._replace(address=address)
+        if door.checks is not None:
+            self._admission = Admission(self._node, door.checks, self, self._peer.host)
+            self._frame_max = self._admission.frame_max
+            left_s = door.setup_timeout_s - (time.monotonic() - self._came_at)
+            self._setup_timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._took_too_long)
+            return
+        try:
+            principal = certified_principal(self._node, transport)
+        except MalformedMessage as error:
+            complain("certificate", "Closed a connection from %s: %s", self._peer.host, error)
+            self.abort()
+        else:
+            self._peer = self._peer._replace(principal=principal)
+
+    def has_logged_in(self, principal: str) -> None:
+        self._peer = self._peer._replace(principal=principal)
+        self._frame_max = self._node.config["socket.request.max.bytes"]
+        if self._setup_timer is not None:
+            self._setup_timer.cancel()
+
+    def _took_too_long(self) -> None:
+        self._node.meters.connections_refused["setup timeout"] += 1
+        complain("setup", "Closed a connection from %s that did not log in in time.", self._peer.host)
+        self.abort()
+
     # Frames
 
     def _serve(self) -> None:
-        """Handle every whole frame in the buffer, as long as there is room for the answers."""
+        """Handle the whole frames in the buffer, as long as there is room for the answers and nobody else's turn."""
+        self._is_due = False
+        left_of_turn = TURN_MAX
         while self._transport is not None and not self._transport.is_closing():
-            if self._write_paused or self._stopping or len(self._waiting) >= PENDING_MAX:
+            if self._write_paused or self._stopping or len(self._waiting) >= PENDING_MAX or self._is_held:
                 self._pause_reading()
                 return
+            if left_of_turn == 0:
+                self._pause_reading()
+                self._serve_soon()
+                return
+            left_of_turn -= 1
             frame = self._next_frame()
             if frame is None:
                 break
@@ -139,7 +225,20 @@ class Connection(asyncio.BufferedProtocol):
         else:
             return
         self._make_room()
-        self._resume_reading()
+        if self._starved:
+            self._pause_reading()
+        else:
+            self._resume_reading()
+
+    def _serve_soon(self) -> None:
+        """Once, however often it is asked for: two would be two turns."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    @property
+    def _is_held(self) -> bool:
+        return self._admission is not None and self._admission.is_busy
 
     def _next_frame(self) -> memoryview | None:
         start = self._start
@@ -148,18 +247,25 @@ class Connection(asyncio.BufferedProtocol):
             return None
         (length,) = _LENGTH.unpack_from(self._buffer, start)
         if not 0 < length <= self._frame_max:
-            logger.warning("Closed a connection that announced a request of %d bytes.", length)
+            if length >> 16 == TLS_RECORD:
+                complain("tls", "Closed a connection from %s that speaks TLS, at a port without.", self._peer.host)
+            else:
+                complain("length", "Closed a connection that announced a request of %d bytes.", length)
             self.close()
             return None
         if available < length + _LENGTH.size:
             return None
         self._start = start + _LENGTH.size + length
+        self._frame_began_at = 0.0
         return self._view[start + _LENGTH.size : self._start]
 
     def _make_room(self) -> None:
         """Make sure that what is arriving fits, without giving a peer more memory than it has sent bytes for."""
         left = self._filled - self._start
         capacity = len(self._buffer)
+        if left == 0 and capacity > BUFFER_SIZE and self._memory is not None and self._memory.is_wanted:
+            self.give_back()
+            return
         if left == 0 and capacity <= BUFFER_KEPT:
             self._start = self._filled = 0
             return
@@ -167,7 +273,13 @@ class Connection(asyncio.BufferedProtocol):
         if left >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, self._start)
             frame = length + _LENGTH.size
+            self._frame_began_at = self._frame_began_at or self.last_active
         needed = max(BUFFER_SIZE, min(frame, 2 * left))
+        self._starved = needed > capacity and self._memory is not None and not self._memory.claim(self, frame)
+        if self._starved:
+            return
+        if capacity > BUFFER_KEPT and left == 0 and self._memory is not None:
+            self._memory.release(self)
         if needed > capacity or (capacity > BUFFER_KEPT and left == 0):
             fitting = bytearray(needed)
             fitting[:left] = self._view[self._start : self._filled]
@@ -177,6 +289,28 @@ class Connection(asyncio.BufferedProtocol):
         else:
             return
         self._start, self._filled = 0, left
+
+    # Memory for large frames, see `request_memory`
+
+    def granted(self) -> None:
+        self._starved = False
+        self._serve_soon()
+
+    def give_back(self) -> None:
+        """Called in the middle of other connections' requests, never of ours."""
+        if self._filled == self._start and self._memory is not None:
+            self._buffer = bytearray(BUFFER_SIZE)
+            self._view = memoryview(self._buffer)
+            self._start = self._filled = 0
+            self._memory.release(self)
+
+    def give_up(self, since: float) -> None:
+        if self._filled == self._start:
+            self.give_back()
+        elif not self._starved and 0.0 < self._frame_began_at < since:
+            complain("slow", "Closed a connection from %s: its request took too long to arrive.", self._peer.host)
+            self._node.meters.connections_refused["slow request"] += 1
+            self.abort()
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and self._transport is not None:
@@ -191,20 +325,33 @@ class Connection(asyncio.BufferedProtocol):
     # Requests and answers
 
     def _handle(self, frame: memoryview) -> None:
+        began = perf_counter()
         try:
-            header = read_request_header(frame)
-            answer = handlers.answer(self._node, header, frame, self._peer)
+            if self._admission is not None and self._admission.expects_token:
+                header = UNNAMED
+                answer: Answer | Deferred | None = self._admission.take_token(frame)
+            else:
+                header = read_request_header(frame)
+                if self._admission is not None and self._admission.is_for_us(header.api_key):
+                    answer = self._admission.answer(header, frame)
+                else:
+                    answer = handlers.answer(self._node, header, frame, self._peer, self.reader)
+        except NotLoggedIn as error:
+            complain("login", "Closed a connection from %s: %s", self._peer.host, error)
+            self.close()
+            return
         except MalformedMessage as error:
-            logger.warning("Closed a connection that does not speak Kafka's protocol: %s", error)
+            complain("protocol", "Closed a connection that does not speak Kafka's protocol: %s", error)
             self.close()
             return
         except Exception:
             logger.exception("A request failed in an unexpected way; its connection is closed.")
             self.close()
             return
-        if answer is None:
-            return
         if not isinstance(answer, Deferred):
+            self._node.meters.request(header.api_key, perf_counter() - began)
+            if answer is None:
+                return
             if self._waiting:
                 self._waiting.append(_Slot(header, answer))
             else:
@@ -212,7 +359,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         slot = _Slot(header, answer)
         self._waiting.append(slot)
-        answer.when_done(self._send_settled)
+        answer.when_done(partial(self._settled, header.api_key, began, answer))
+
+    def _settled(self, api_key: int, began: float, answer: Deferred) -> None:
+        self._node.meters.request(api_key, perf_counter() - began - answer.parked_s)
+        self._send_settled()
 
     def _send_settled(self) -> None:
         """Send the answers that are there and whose turn it is, as long as the client takes them.
@@ -234,14 +385,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._send(first.header, answer)
             sent = True
         if sent and self._reading_paused:
-            asyncio.get_running_loop().call_soon(self._serve)
+            self._serve_soon()
 
     def _send(self, header: RequestHeader, answer: Answer) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         version = answer.version if answer.version is not None else header.api_version
-        head = response_header(header.api_key, version, header.correlation_id)
         message = answer.message
+        head = b"" if type(message) is Token else response_header(header.api_key, version, header.correlation_id)
         if isinstance(message, bytes):
             self._transport.write(_LENGTH.pack(len(head) + len(message)) + head + message)
             return
@@ -253,54 +404,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         parts = [_LENGTH.pack(len(head) + sum(map(len, parts))), head, *parts]
         if any(isinstance(part, FileSlice) for part in parts):
-            self._send_files(_joined(parts))
+            send_with_files(self._transport, self._fd, parts)
         else:
             self._transport.write(b"".join(parts))
 
-    def _send_files(self, parts: list[bytes | FileSlice]) -> None:
-        """Send parts of files past our memory, as far as the socket takes them now; the rest through the transport."""
-        assert self._transport is not None
-        at = sent = 0
-        try:
-            if self._transport.get_write_buffer_size() == 0:
-                at, sent = self._send_now(parts)
-            rest = [
-                part.read(sent if i == 0 else 0) if isinstance(part, FileSlice) else part[sent if i == 0 else 0 :]
-                for i, part in enumerate(parts[at:])
-            ]
-        except (StorageError, OSError) as error:  # the segment was removed meanwhile, or the client is gone
-            logger.info("A connection was closed in the middle of an answer: %s", error)
-            self._transport.abort()
-            return
-        if rest:
-            self._transport.writelines(rest)
 
-    def _send_now(self, parts: list[bytes | FileSlice]) -> tuple[int, int]:
-        """Returns how far it got: the first part that is not sent entirely, and how much of it is."""
-        for at, part in enumerate(parts):
-            sent = 0
-            while sent < len(part):
-                try:
-                    count = (
-                        part.send(self._fd, sent) if isinstance(part, FileSlice) else os.write(self._fd, part[sent:])
-                    )
-                except BlockingIOError:
-                    count = 0
-                if count == 0:
-                    return at, sent
-                sent += count
-        return len(parts), 0
-
-
-def _joined(parts: list[Buffer]) -> list[bytes | FileSlice]:
-    """The same bytes in fewer parts: all between two slices of files as one."""
-    joined: list[bytes | FileSlice] = []
-    for is_file, group in groupby(parts, lambda part: isinstance(part, FileSlice)):
-        if is_file:
-            joined += cast(list[FileSlice], list(group))
-        else:
-            joined.append(b"".join(group))
-    return joined
+UNNAMED: Final = RequestHeader(SASL_AUTHENTICATE, 0, 0, None, 0)
+"""For a token that came without a header, to be counted under what it is."""
 
 
 class _Slot:

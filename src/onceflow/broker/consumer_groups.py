@@ -7,7 +7,7 @@ matched with the topics again, that is written too. Members hear of it with thei
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
@@ -72,9 +72,16 @@ def _assignors(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def heartbeat(
-    groups: Groups, request: ConsumerGroupHeartbeatRequest, version: int, client: Client, now_ms: int
+    groups: Groups,
+    request: ConsumerGroupHeartbeatRequest,
+    version: int,
+    client: Client,
+    now_ms: int,
+    visible: Callable[[str], bool],
 ) -> tuple[int, ConsumerGroupHeartbeatResponse]:
     """The answer, and the partition that has to be on disk before it goes out.
+
+    `visible` says which topics the client may know of.
 
     Raises `ProtocolError` with nothing changed.
     """
@@ -87,14 +94,21 @@ def heartbeat(
     if decided.records:
         groups.watch(index, group)
     if decided.decision.unresolved:
-        _resolve(groups, index, group, decided.decision.unresolved, now_ms)
+        _resolve(groups, index, group, decided.decision.unresolved, now_ms, visible)
     assert decided.decision.answer is not None
     return index, decided.decision.answer
 
 
-def _resolve(groups: Groups, index: int, group: ConsumerGroup, regexes: frozenset[str], now_ms: int) -> None:
+def _resolve(
+    groups: Groups,
+    index: int,
+    group: ConsumerGroup,
+    regexes: frozenset[str],
+    now_ms: int,
+    visible: Callable[[str], bool],
+) -> None:
     """If it cannot be written, the next heartbeat tries again; this one is as good without it."""
-    decision = resolve_regexes(group, regexes, now_ms)
+    decision = resolve_regexes(group, regexes, now_ms, visible)
     with contextlib.suppress(ProtocolError):
         groups.write(index, [encode_record(record) for record in decision.records])
         decision.settle(group, now_ms)

@@ -20,11 +20,13 @@ class Answer(NamedTuple):
 class Deferred:
     """An answer that comes later. Lighter than a Future: one listener, called at once, on the loop's own thread."""
 
-    __slots__ = ("_listener", "is_done", "on_cancel", "on_hurry", "result")
+    __slots__ = ("_listener", "is_done", "on_cancel", "on_hurry", "parked_s", "result")
 
     def __init__(self) -> None:
         self.is_done = False
         self.result: Answer | None = None
+        self.parked_s = 0.0
+        """How long it waited because its client asked for that (a long poll): no latency of ours."""
         self._listener: Callable[[], None] | None = None
         self.on_cancel: Callable[[], None] | None = None
         """Called when the client is gone, to take down what was set up for it."""

@@ -16,12 +16,14 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
-from onceflow.config import BrokerConfig
+from onceflow.broker.listeners import Listener, check_exposure, check_page_exposure
+from onceflow.config import BROKER_SETTINGS, BrokerConfig
 from onceflow.errors import BrokerStartError
 
 __all__ = ["Broker"]
@@ -39,6 +41,10 @@ class Broker:
     Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names. A broker can be
     started again on the same data after `stop` or `kill`, and keeps its port. With `http` ("127.0.0.1:0" for a free
     port) it serves a page and metrics at `http_url`.
+
+    With `listeners` it listens there and not on `host` and `port`: `["SASL_SSL://127.0.0.1:0", ...]`; `bootstraps` has
+    their addresses, `bootstrap` is the first. One that other machines can reach has to ask who comes, unless
+    `insecure=True` says that everybody may do everything.
     """
 
     def __init__(
@@ -51,14 +57,20 @@ class Broker:
         settings: Mapping[str, str | int | bool] | None = None,
         start_timeout: float = 30.0,
         http: str | None = None,
+        listeners: Sequence[str] = (),
+        insecure: bool = False,
     ) -> None:
-        self._host, self._port = host, port
+        self._listeners = [Listener.parse(each, "listeners") for each in listeners] or [Listener(host, port)]
         self._durability = durability
         self._settings = {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in (settings or {}).items()
         }
-        BrokerConfig(given=self._settings)  # a mistake is an error here, and not only in the other process
+        config = BrokerConfig(given=self._settings)  # a mistake is an error here, and not only in the other process
+        check_exposure(self._listeners, config, insecure)
+        if http is not None:
+            check_page_exposure(Listener.parse(http, "http").host, insecure)
+        self._insecure = insecure
         self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="onceflow-") if data_dir is None else data_dir)
         if self._temporary:
@@ -75,12 +87,12 @@ class Broker:
         """The address for `bootstrap.servers`."""
         if self._process is None:
             raise BrokerStartError("The broker is not running; use it in a with statement, or call start().")
-        return self._address
+        return self.bootstraps[0]
 
     @property
-    def _address(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{host}:{self._port}"
+    def bootstraps(self) -> list[str]:
+        """The addresses of all listeners, without their protocols."""
+        return [str(replace(each, protocol="PLAINTEXT")) for each in self._listeners]
 
     @property
     def pid(self) -> int:
@@ -97,12 +109,19 @@ class Broker:
         if self._process is not None:
             raise BrokerStartError("The broker is running already.")
         command = [sys.executable, "-m", *self._program()]
-        command += ["--listen", self._address, "--data", str(self.data_dir)]
-        command += ["--durability", self._durability, "--stop-with-stdin"]
+        command += ["--data", str(self.data_dir), "--durability", self._durability, "--stop-with-stdin"]
+        for listener in self._listeners:
+            command += ["--listen", str(listener)]
+        if self._insecure:
+            command.append("--insecure")
         if self._http is not None:
             command += ["--http", self._http]
         for name, value in self._settings.items():
-            command += ["--set", f"{name}={value}"]
+            if not BROKER_SETTINGS[name].sensitive:
+                command += ["--set", f"{name}={value}"]
+        secrets = self._secrets_in_a_pipe()
+        if secrets is not None:
+            command += ["--config", f"/dev/fd/{secrets}"]
         # What it reports goes to a file: a pipe that nobody reads would stop it once it is full.
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -112,18 +131,44 @@ class Broker:
             raise BrokerStartError(f"Data directory {self.data_dir} cannot be used: {error.strerror}.") from error
         with log:
             said_before = log.tell()
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    pass_fds=() if secrets is None else (secrets,),
+                )
+            finally:
+                if secrets is not None:
+                    os.close(secrets)
         try:
-            line = self._first_line(process, said_before)
+            lines = [self._first_line(process, said_before)]
         except BaseException:
             _end(process, signal.SIGKILL)
             raise
-        self._port = int(line.rpartition(":")[2])
+        assert process.stdout is not None
+        lines += [process.stdout.readline() for _ in self._listeners[1:]]
+        self._listeners = [
+            replace(each, port=int(line.rpartition(":")[2])) for each, line in zip(self._listeners, lines, strict=True)
+        ]
         self._process = process
         if self._http is not None:
-            assert process.stdout is not None
             self.http_url = process.stdout.readline().rpartition(" ")[2].strip()
         return self
+
+    def _secrets_in_a_pipe(self) -> int | None:
+        """Passwords among the settings, where nobody else can read them: neither in a file nor on the command line."""
+        secrets = {name: value for name, value in self._settings.items() if BROKER_SETTINGS[name].sensitive}
+        if not secrets:
+            return None
+        reading, writing = os.pipe()
+        with open(writing, "w") as pipe:
+            for name, value in secrets.items():
+                escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r")
+                pipe.write(f"{name}={escaped}\n")
+        return reading
 
     def _program(self) -> list[str]:
         """The module that is the broker, and what it takes beyond the options of `onceflow broker`."""

@@ -14,19 +14,24 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
+from time import perf_counter
 
 from onceflow.broker.partition import Partition
 from onceflow.errors import ErrorCode, StorageError
 from onceflow.log.partition import Checkpoint, Flush
+from onceflow.monitor.meters import Stopwatch
 
 __all__ = ["GroupCommit"]
 
 logger = logging.getLogger(__name__)
 
 
-def _outcomes(jobs: list[Flush]) -> list[StorageError | None]:
+def _outcomes(jobs: list[Flush], stopwatch: Stopwatch) -> list[StorageError | None]:
     """Runs in the disk thread."""
-    return [_outcome(job.run) for job in jobs]
+    began = perf_counter()
+    outcomes = [_outcome(job.run) for job in jobs]
+    stopwatch.observe(perf_counter() - began)
+    return outcomes
 
 
 def _outcome(run: Callable[[], None]) -> StorageError | None:
@@ -42,9 +47,11 @@ def _outcome(run: Callable[[], None]) -> StorageError | None:
 
 
 class GroupCommit:
-    def __init__(self, loop: asyncio.AbstractEventLoop, disk_thread: Executor) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, disk_thread: Executor, stopwatch: Stopwatch) -> None:
+        """`stopwatch` is shown how long each round takes."""
         self._loop = loop
         self._disk_thread = disk_thread
+        self._stopwatch = stopwatch
         self._dirty: dict[Partition, None] = {}
         self._running = False
 
@@ -62,7 +69,7 @@ class GroupCommit:
             self._running = False
             return
         jobs = [partition.log.begin_flush() for partition in partitions]
-        round_ = self._loop.run_in_executor(self._disk_thread, _outcomes, jobs)
+        round_ = self._loop.run_in_executor(self._disk_thread, _outcomes, jobs, self._stopwatch)
         round_.add_done_callback(partial(self._end_round, partitions, jobs))
 
     def _end_round(

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -69,6 +70,8 @@ class Groups:
         self._timer_ms: int | None = None
         self.log = StateLog(node, CONSUMER_OFFSETS, "offsets.topic", self._taken_back)
         self.coordinators: list[Coordinator] = []
+        self.load_ms = 0.0
+        """How long it took to read all groups, at the start or after the disk lost something."""
         self._load_all()
 
     @property
@@ -107,9 +110,11 @@ class Groups:
 
     def _load_all(self) -> None:
         """Read the partitions that were not read yet."""
+        began = perf_counter()
         for index in range(len(self.coordinators), len(self.log.partitions)):
             self.coordinators.append(self._read(index))
             self._begin(index)
+            self.load_ms = (perf_counter() - began) * 1000
 
     def _read(self, index: int) -> Coordinator:
         coordinator = self._new_coordinator(index)

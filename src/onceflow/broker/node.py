@@ -16,11 +16,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
+from onceflow.broker.access import Authorizer
+from onceflow.broker.acls import Acls
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.groups import Groups
 from onceflow.broker.partition import Partition
 from onceflow.broker.topics import INTERNAL_TOPICS, Topic, Topics
 from onceflow.broker.transactions import Transactions
+from onceflow.broker.users import Users
 from onceflow.clock import Clock
 from onceflow.config import PRODUCER_ID_BLOCK, BrokerConfig
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
@@ -64,8 +67,14 @@ class Node:
         self.host, self.port = "127.0.0.1", 0
         """What clients are told to connect to."""
         self.meters = Meters()
+        self.started_ms = clock.now_ms()
         self.cluster_id = self._open_directory()
+        self.authorizer: Authorizer | None = None
+        """Who decides what clients may do; None lets everybody do everything."""
+        if config["authorizer.class.name"]:
+            self.authorizer = Authorizer(Acls(files, directory), config, self.meters, clock)
         self.topics = Topics(files, directory, config, clock)
+        self.users = Users(files, directory)
         self._producer_ids = iter(range(0))
         self._unclaimed_producer_id = self._read_unclaimed_producer_id()
         self.disk_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
@@ -77,7 +86,7 @@ class Node:
         self.transactions = Transactions(self)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.group_commit = GroupCommit(loop, self.disk_thread)
+        self.group_commit = GroupCommit(loop, self.disk_thread, self.meters.fsync)
         self.call_later = loop.call_later
         self.groups.attach(loop)
         self.transactions.resume()

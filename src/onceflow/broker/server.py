@@ -1,8 +1,8 @@
 """Running a broker: the directory, the socket, the signals, and what is done now and then.
 
-Start: lock the directory, recover the logs, listen, say so. Stop (SIGTERM, SIGINT): stop listening, let what is
-being answered be answered, bring every log to a checkpoint, unlock. A stop that takes too long can be forced by a
-second signal; that is a crash like any other, and recovery knows what to do.
+Start: read certificates, bind, lock the directory, recover the logs, let clients in, say so. Stop (SIGTERM, SIGINT):
+let nobody in any more, let what is being answered be answered, bring every log to a checkpoint, unlock. A stop that
+takes too long can be forced by a second signal; that is a crash like any other, and recovery knows what to do.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Final, NamedTuple
 
+from onceflow.broker.admission import PasswordChecks
 from onceflow.broker.connection import Connection
+from onceflow.broker.doors import Door, Doorkeeper, limits_by_address
+from onceflow.broker.listeners import Listener, advertised, bind
 from onceflow.broker.node import Node
+from onceflow.broker.request_memory import RequestMemory
 from onceflow.clock import SystemClock
 from onceflow.config import BrokerConfig
 from onceflow.errors import BrokerStartError, ConfigError
@@ -32,26 +36,11 @@ __all__ = ["run", "serve"]
 
 logger = logging.getLogger(__name__)
 
-BACKLOG: Final = 512
 PRODUCER_EXPIRY_CHECK_S: Final = 600.0
 ROLL_CHECK_S: Final = 0.5
+SLOW_CHECK_S: Final = 5.0
 DRAIN_S: Final = 5.0
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
-
-def advertised(config: BrokerConfig, host: str, port: int) -> tuple[str, int]:
-    """The address that clients are told."""
-    text = config["advertised.listeners"]
-    if not text:
-        return host, port
-    parts = urlsplit(text if "://" in text else f"PLAINTEXT://{text}")
-    try:
-        told = (parts.hostname, parts.port)
-    except ValueError:
-        told = (None, None)
-    if told[0] is None or told[1] is None:
-        raise ConfigError(f"advertised.listeners must look like PLAINTEXT://HOST:PORT, not {text!r}.")
-    return told[0], told[1]
 
 
 def lock_directory(directory: Path) -> DirectoryLock:
@@ -66,32 +55,18 @@ def lock_directory(directory: Path) -> DirectoryLock:
         raise BrokerStartError(f"Data directory {directory} cannot be used: {error.strerror}.") from error
 
 
-def bind(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family[0], socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(family[4])
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        raise BrokerStartError(f"Cannot listen on {host}:{port}: {error.strerror}.") from error
-    return listener
-
-
 async def serve(
-    host: str,
-    port: int,
+    listeners: Sequence[Listener],
     directory: Path,
     config: BrokerConfig,
-    ready: Callable[[str, int, str | None], None],
+    ready: Callable[[Sequence[Listener], str | None], None],
     *,
     stop_with_stdin: bool = False,
     files: FileSystem | None = None,
     http: tuple[str, int] | None = None,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT. `ready` is called with the address once it accepts connections,
-    and with the URL of the page.
+    """Run a broker until SIGTERM or SIGINT. `ready` is called with the listeners, ports and all, once it accepts
+    connections, and with the URL of the page.
 
     `http` is where the page and the metrics are served, if they are.
     """
@@ -101,18 +76,20 @@ async def serve(
         loop.add_signal_handler(number, _begin_stop, loop, stop)
     if stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _parent_is_gone, loop, stop)
-    # The address before the directory: a mistake there leaves no directory behind.
-    with bind(host, port) as listener, contextlib.ExitStack() as opened:
-        port = listener.getsockname()[1]
+    # The addresses before the directory: a mistake there leaves no directory behind.
+    with contextlib.ExitStack() as opened:
+        doors = _doors(listeners, config, opened)
         page = opened.enter_context(bind(*http)) if http else None
-        told = advertised(config, host, port)
         lock = lock_directory(directory)
         try:
             node = Node(files or RealFileSystem(), directory, config, SystemClock())
             node.attach(loop)
-            node.host, node.port = told
+            first = doors[0]
+            node.host, node.port = first.door.address or (first.listener.host, first.listener.port)
             try:
-                await _accept_until(stop, loop, listener, page, node, lambda: ready(host, port, _url(page)))
+                await _accept_until(
+                    stop, doors, page, node, lambda: ready([each.listener for each in doors], _url(page))
+                )
             finally:
                 node.close()
         finally:
@@ -133,28 +110,84 @@ def _begin_stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+class _Open(NamedTuple):
+    """A listener with its real port, its socket, and what its connections share."""
+
+    listener: Listener
+    socket: socket.socket
+    door: Door
+
+
+def _doors(listeners: Sequence[Listener], config: BrokerConfig, opened: contextlib.ExitStack) -> list[_Open]:
+    """Bind all, and read what they need. What is opened is closed with `opened`."""
+    memory = RequestMemory(_memory_max(config))
+    limits_by_address(config)
+    tls = None
+    if any(each.uses_tls for each in listeners):
+        from onceflow.broker.tls import server_context
+
+        tls = server_context(config)
+    sockets = [opened.enter_context(bind(each.host, each.port)) for each in listeners]
+    bound = [replace(each, port=sock.getsockname()[1]) for each, sock in zip(listeners, sockets, strict=True)]
+    checks = PasswordChecks()
+    opened.callback(checks.close)
+    shared = Door(
+        memory=memory,
+        setup_timeout_s=config["socket.connection.setup.timeout.ms"] / 1000,
+    )
+    return [
+        _Open(
+            each,
+            sock,
+            replace(
+                shared,
+                address=address,
+                tls=tls if each.uses_tls else None,
+                checks=checks if each.uses_sasl else None,
+            ),
+        )
+        for each, sock, address in zip(bound, sockets, advertised(config, bound), strict=True)
+    ]
+
+
+def _memory_max(config: BrokerConfig) -> int:
+    most, largest = int(config["queued.max.request.bytes"]), int(config["socket.request.max.bytes"])
+    if most >= largest:
+        return most
+    if "queued.max.request.bytes" in config.given:
+        raise ConfigError(
+            f"queued.max.request.bytes is {most}, and a request may have {largest} (socket.request.max.bytes): "
+            f"it would never fit."
+        )
+    return largest
+
+
 async def _accept_until(
     stop: asyncio.Event,
-    loop: asyncio.AbstractEventLoop,
-    listener: socket.socket,
+    doors: Sequence[_Open],
     page: socket.socket | None,
     node: Node,
     ready: Callable[[], None],
 ) -> None:
     connections: set[Connection] = set()
-    server = await loop.create_server(lambda: Connection(node, connections), sock=listener)
+    keeper = Doorkeeper(node, connections)
     chores: list[asyncio.Future[None]] = [asyncio.ensure_future(chore) for chore in _chores(node, connections)]
     if page is not None:
         from onceflow.broker import watching  # only where somebody watches
 
         chores += await watching.start(node, connections, page)
+    memory = doors[0].door.memory
+    if memory is not None:
+        chores.append(asyncio.ensure_future(_every(SLOW_CHECK_S, memory.close_slow)))
+    for each in doors:
+        keeper.open(each.socket, each.door)
     gc.collect()
     gc.freeze()  # what start-up made stays; the collector need not look at it again and again
     ready()
     try:
         await stop.wait()
     finally:
-        server.close()
+        keeper.close()
         for chore in chores:
             chore.cancel()
         await _drain(connections)
@@ -207,7 +240,9 @@ async def _checkpoint(node: Node, only_wanted: bool) -> None:
 def _close_idle(connections: set[Connection], seconds: float) -> None:
     now = time.monotonic()
     for connection in tuple(connections):
-        if connection.is_idle and now - connection.last_active > seconds:
+        if connection.takes_nothing_since(now - seconds):
+            connection.abort()
+        elif connection.is_idle and now - connection.last_active > seconds:
             connection.close()
 
 
@@ -228,8 +263,7 @@ async def _every_async(seconds: float, chore: Callable[[], Awaitable[None]]) -> 
 
 
 def run(
-    host: str,
-    port: int,
+    listeners: Sequence[Listener],
     directory: Path,
     config: BrokerConfig,
     *,
@@ -243,7 +277,7 @@ def run(
     `files` is the disk; by default the real one. `http` is where the page and the metrics are served, if they are.
     """
     _allow_many_files()
-    _run_loop(serve(host, port, directory, config, _announce, stop_with_stdin=stop_with_stdin, files=files, http=http))
+    _run_loop(serve(listeners, directory, config, _announce, stop_with_stdin=stop_with_stdin, files=files, http=http))
 
 
 def _allow_many_files() -> None:
@@ -253,8 +287,9 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _announce(host: str, port: int, page: str | None) -> None:
-    print(f"onceflow broker ready on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
+def _announce(listeners: Sequence[Listener], page: str | None) -> None:
+    for listener in listeners:
+        print(f"onceflow broker ready on {listener}", flush=True)
     if page is not None:
         print(f"onceflow broker page on {page}", flush=True)
 

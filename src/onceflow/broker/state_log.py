@@ -34,6 +34,9 @@ KeyValue = tuple[bytes, bytes | None]
 
 Done = Callable[[ErrorCode], None]
 
+REFUSAL_COUNTS_MS: Final = 60_000
+"""How long a write that the disk refused tells of the present. Who cannot go on tries again much sooner."""
+
 
 def java_hash(text: str) -> int:
     """`String.hashCode`, by which Kafka finds the partition of a group or a transactional id."""
@@ -58,6 +61,8 @@ class StateLog:
         self.name: Final = topic
         self._prefix = prefix
         self._on_taken_back = on_taken_back
+        self._refused: tuple[int, str] | None = None
+        """When the disk last refused a write, and what it said; None after one that it took."""
         self._topic: Topic | None = node.topics.get(topic)
         if self._topic is not None:
             self._watch(self._topic)
@@ -109,7 +114,23 @@ class StateLog:
             batch = build_batch(
                 entries, base_offset=0, producer_id=producer[0], producer_epoch=producer[1], transactional=True
             )
-        self._node.write(self.partitions[index], memoryview(bytearray(batch)), read_header(batch))
+        try:
+            self._node.write(self.partitions[index], memoryview(bytearray(batch)), read_header(batch))
+        except ProtocolError as error:
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                self._refused = (now_ms, error.message or "")
+            raise
+        self._refused = None
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be written at present; empty if it can, as far as is known."""
+        for partition in self.partitions:
+            if partition.log.awaits_repair:
+                return f"{self.name}-{partition.index} takes no writes until the disk works again."
+        if self._refused is None or self._node.clock.now_ms() - self._refused[0] > REFUSAL_COUNTS_MS:
+            return ""
+        return self._refused[1]
 
     def when_durable(self, index: int, done: Done) -> None:
         """Call `done` once all that was appended so far is on disk, which may be now, or with why it never will be."""

@@ -29,6 +29,7 @@ from onceflow.config import BrokerConfig
 from onceflow.errors import ConfigError, CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.files import FileSystem
 from onceflow.log.partition import PartitionLog
+from onceflow.monitor.meters import Traffic
 
 __all__ = ["Topic", "Topics"]
 
@@ -50,6 +51,7 @@ class Topic:
         self.overrides = dict(overrides)
         self.is_internal = name in INTERNAL_TOPICS
         self.partitions: list[Partition] = []
+        self.traffic = Traffic()
 
     def check_not_internal(self) -> None:
         """Raise for what would take the coordinators' state away from under them."""

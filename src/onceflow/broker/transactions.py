@@ -25,11 +25,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from onceflow.broker.partition import Partition
 from onceflow.broker.state_log import StateLog
 from onceflow.broker.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from onceflow.broker.transaction_events import count_end, count_fencing
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
 from onceflow.txn.coordinator import Coordinator
 from onceflow.txn.records import read_key, read_value, write_key, write_value
@@ -61,8 +63,20 @@ class Transactions:
         """What waits for each busy id, in the order of arrival."""
         self._stuck: set[str] = set()
         """Busy ids whose markers could not be written so far: who asks about them is told to come again."""
+        self.load_ms = 0.0
+        """How long it took to read all ids, at the start or after the disk lost something."""
+        self._load()
+
+    def _load(self) -> None:
+        began = perf_counter()
         for index in range(len(self.log.partitions)):
             self._read(index)
+        self.load_ms = (perf_counter() - began) * 1000
+
+    @property
+    def stuck_ids(self) -> frozenset[str]:
+        """Those whose markers cannot be written at present."""
+        return frozenset(self._stuck)
 
     def _new_coordinator(self) -> Coordinator:
         return Coordinator(self._new_producer_id, self._config["transaction.max.timeout.ms"])
@@ -89,8 +103,7 @@ class Transactions:
     def _reload(self, index: int) -> None:
         """The disk has lost what was appended last: back to what it has."""
         self.coordinator = self._new_coordinator()
-        for each in range(len(self.log.partitions)):
-            self._read(each)
+        self._load()
         self.resume()
 
     def resume(self) -> None:
@@ -113,6 +126,11 @@ class Transactions:
             run()
         else:
             waiting.append(run)
+
+    def _count_refusal(self, error: ErrorCode, transactional_id: str, producer_id: int, epoch: int) -> None:
+        if error is ErrorCode.PRODUCER_FENCED:
+            current = self.coordinator.get(transactional_id)
+            count_fencing(self._node, (producer_id, epoch), transactional_id, current)
 
     def is_busy(self, transactional_id: str) -> bool:
         return transactional_id in self._busy
@@ -141,12 +159,16 @@ class Transactions:
         self.coordinator.apply(transactional_id, target)
         return index
 
-    def _move(self, transactional_id: str, target: Transaction, done: Done) -> None:
-        """Log a move, tell `done` when it is on disk or did not get there, and write the markers if it is an end."""
+    def _move(self, transactional_id: str, target: Transaction, done: Done, reason: str = "client") -> None:
+        """Log a move, tell `done` when it is on disk or did not get there, and write the markers if it is an end.
+
+        `reason` says who ends it, for those who watch.
+        """
 
         def logged(error: ErrorCode) -> None:
             done(error)
             if target.state.is_prepared and not error:
+                count_end(self._node.meters, transactional_id, target, reason)
                 self._write_markers(transactional_id)
                 return
             self._free(transactional_id)
@@ -175,11 +197,13 @@ class Transactions:
                 if target.state is State.PREPARE_ABORT:
                     # Kafka has it ask again, and so gets to the new epoch after the markers.
                     later = ErrorCode.CONCURRENT_TRANSACTIONS
-                    self._move(transactional_id, target, lambda error: refuse(error or later))
+                    self._move(transactional_id, target, lambda error: refuse(error or later), "fenced")
                 else:
                     answer = partial(proceed, target.producer_id, target.epoch)
                     self._move(transactional_id, target, lambda error: refuse(error) if error else answer())
             except ProtocolError as error:
+                if expected is not None:
+                    self._count_refusal(error.code, transactional_id, *expected)
                 refuse(error.code)
 
         self.when_free(transactional_id, run)
@@ -207,6 +231,7 @@ class Transactions:
                 else:
                     self._move(transactional_id, target, lambda error: refuse(error) if error else proceed())
             except ProtocolError as error:
+                self._count_refusal(error.code, transactional_id, producer_id, epoch)
                 refuse(error.code)
 
         self.when_free(transactional_id, run)
@@ -244,6 +269,7 @@ class Transactions:
             try:
                 self.coordinator.verify(transactional_id, producer_id, epoch, wanted)
             except ProtocolError as error:
+                self._count_refusal(error.code, transactional_id, producer_id, epoch)
                 refuse_writer(error.code)
             else:
                 proceed()
@@ -281,6 +307,7 @@ class Transactions:
                     answer = partial(proceed, *target.next_identity)
                     self._move(transactional_id, target, lambda error: refuse(error) if error else answer())
             except ProtocolError as error:
+                self._count_refusal(error.code, transactional_id, producer_id, epoch)
                 refuse(error.code)
 
         self.when_free(transactional_id, run)
@@ -325,7 +352,7 @@ class Transactions:
             logger.info("The transaction of '%s' has outlived its timeout and is aborted.", transactional_id)
             try:
                 target = self.coordinator.abort_from_outside(transactional_id, now_ms)
-                self._move(transactional_id, target, lambda error: None)
+                self._move(transactional_id, target, lambda error: None, "timeout")
             except ProtocolError as error:
                 logger.error("The transaction of '%s' could not be aborted: %s", transactional_id, error)
 

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from onceflow.config import BROKER_SETTINGS, BrokerConfig, parse_assignments
+from onceflow.config import BROKER_SETTINGS, STANDARD_AUTHORIZER, BrokerConfig, parse_assignments
 from onceflow.errors import ConfigError
+from onceflow.properties import read_properties
 
 __all__ = ["add_parser", "run"]
 
@@ -20,9 +21,12 @@ examples:
   onceflow broker --listen 127.0.0.1:0 --data /tmp/d  a free port, which is printed
   onceflow broker --http                            with a page on http://127.0.0.1:9644
   onceflow broker --durability os --set num.partitions=4 --set log.retention.hours=24
+  onceflow broker --listen SASL_SSL://0.0.0.0:9093 --set ssl.keystore.location=server.pem
+                                                    for other machines: TLS and a login; see `onceflow users`
+  onceflow broker --config server.properties        settings from a file, passwords among them
 
-Settings have Apache Kafka's names; --list-settings shows them all. The broker prints one line when it is ready, and
-stops cleanly on SIGTERM and Ctrl-C.
+Settings have Apache Kafka's names; --list-settings shows them all. The broker prints one line for each listener when it
+is ready, and stops cleanly on SIGTERM and Ctrl-C.
 """
 
 
@@ -36,9 +40,16 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--listen",
-        default="127.0.0.1:9092",
-        metavar="HOST:PORT",
-        help="address to listen on; port 0 picks a free one (default: %(default)s)",
+        action="append",
+        default=[],
+        metavar="[PROTOCOL://]HOST:PORT",
+        help="address to listen on; port 0 picks a free one; PROTOCOL is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; "
+        "may be given many times (default: 127.0.0.1:9092)",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen for other machines without asking who comes: whoever reaches the broker may do everything",
     )
     parser.add_argument(
         "--data",
@@ -60,7 +71,18 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting under Kafka's name; may be given many times",
+        help="a setting under Kafka's name; may be given many times, and wins over --config",
+    )
+    parser.add_argument(
+        "--acls",
+        action="store_true",
+        help="let clients do only what access rules allow: `onceflow acls`; super.users may do everything",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="settings in a file, one NAME=VALUE per line, as in Kafka's server.properties",
     )
     parser.add_argument(
         "--http",
@@ -94,10 +116,27 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=args.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    host, port = parse_listen(args.listen)
-    config = BrokerConfig(given=parse_assignments(args.settings), fsync=args.durability == "fsync")
-    from onceflow.broker import server  # only now: a mistake on the command line need not wait for it
+    config = BrokerConfig(given=_settings(args), fsync=args.durability == "fsync")
+    from onceflow.broker import listeners, server  # only now: a mistake in a setting need not wait for them
 
+    doors = listeners.listeners_of(config, args.listen)
     http = parse_listen(args.http, "--http") if args.http else None
-    server.run(host, port, args.data, config, stop_with_stdin=args.stop_with_stdin, http=http)
+    dangers = listeners.check_exposure(doors, config, args.insecure)
+    if http is not None:
+        dangers += listeners.check_page_exposure(http[0], args.insecure)
+    for danger in dangers:
+        print(f"onceflow: --insecure: {danger}.", file=sys.stderr)
+    server.run(doors, args.data, config, stop_with_stdin=args.stop_with_stdin, http=http)
     return 0
+
+
+def _settings(args: argparse.Namespace) -> dict[str, str]:
+    given = parse_assignments(args.settings)
+    for name in given:
+        if name in BROKER_SETTINGS and BROKER_SETTINGS[name].sensitive:
+            raise ConfigError(
+                f"{name} on the command line could be read by everybody on this machine: write it into a file that "
+                f"only you can read, and name that with --config."
+            )
+    shorthand = {"authorizer.class.name": STANDARD_AUTHORIZER} if args.acls else {}
+    return {**(read_properties(args.config) if args.config else {}), **given, **shorthand}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.consumer_decision import Decision
@@ -14,8 +14,13 @@ from onceflow.group.topic_regex import BadRegex, TopicRegex
 __all__ = ["compile_regex", "resolve_regexes"]
 
 
-def resolve_regexes(group: ConsumerGroup, regexes: Iterable[str], now_ms: int) -> Decision:
-    """Match expressions with the topics that there are; a different outcome means a new group epoch."""
+def resolve_regexes(
+    group: ConsumerGroup, regexes: Iterable[str], now_ms: int, visible: Callable[[str], bool] = lambda name: True
+) -> Decision:
+    """Match expressions with the topics that there are and that are visible to whoever has it done.
+
+    A different outcome means a new group epoch.
+    """
     version = group.topics.version
     decision = Decision(resolved_version=version)
     outcome = dict(group.regexes)
@@ -23,7 +28,7 @@ def resolve_regexes(group: ConsumerGroup, regexes: Iterable[str], now_ms: int) -
         if not group.regex_subscribers(regex):
             continue
         compiled = compile_regex(regex)
-        topics = frozenset(name for name in group.topics.names() if compiled.matches(name))
+        topics = frozenset(name for name in group.topics.names() if compiled.matches(name) and visible(name))
         outcome[regex] = ResolvedRegex(topics, version, now_ms)
         value = RegexValue(topics=sorted(topics), version=version, timestamp=now_ms)
         decision.records.append((RegexKey(group_id=group.id, regular_expression=regex), value))

@@ -83,7 +83,7 @@ class FileSystem(Protocol):
 
     def read_bytes(self, path: Path) -> bytes: ...
     def size(self, path: Path) -> int: ...
-    def replace(self, path: Path, data: bytes) -> None: ...
+    def replace(self, path: Path, data: bytes, *, private: bool = False) -> None: ...
     def rename(self, old: Path, new: Path) -> None: ...
     def remove(self, path: Path) -> None: ...
     def remove_tree(self, path: Path) -> None: ...
@@ -178,10 +178,14 @@ class RealFileSystem:
         except OSError as error:
             raise _sentence("read", path, error) from error
 
-    def replace(self, path: Path, data: bytes) -> None:
+    def replace(self, path: Path, data: bytes, *, private: bool = False) -> None:
+        """`private` is for what nobody but the owner may read."""
         temporary = temporary_for(path)
+        mode = 0o600 if private else 0o666
         try:
-            with open(temporary, "wb") as file:
+            if private:
+                temporary.unlink(missing_ok=True)  # one that a crash has left may be readable for all
+            with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -185,7 +185,7 @@ class MemoryFileSystem:
     def size(self, path: Path) -> int:
         return len(self._inode("read", path).data)
 
-    def replace(self, path: Path, data: bytes) -> None:
+    def replace(self, path: Path, data: bytes, *, private: bool = False) -> None:
         temporary = temporary_for(path)
         self.remove(temporary)
         file = self.open(temporary)

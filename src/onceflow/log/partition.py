@@ -498,12 +498,9 @@ class PartitionLog:
 
         To be asked at once: compaction may soon put another file in the place of the slice's.
         """
-        at = max(0, bisect_right(self._bases, offset) - 1)
-        while self.segments[at].log is not found.file:
-            at += 1
-        bound = self.segments[at].offset_index.offset_after(found.at + found.size)
-        if bound is None:
-            bound = self._bases[at + 1] if at + 1 < len(self._bases) else self.end_offset
+        place = self._bound(offset, found)
+        assert place is not None
+        at, bound = place
         touched = []
         for segment in islice(self.segments, at, None):
             more, is_all = segment.aborted.touching(offset, bound)
@@ -511,6 +508,31 @@ class PartitionLog:
             if is_all:
                 break
         return touched
+
+    def has_read(self, start: int, sent: FileSlice, offset: int, found: FileSlice | None) -> bool:
+        """Whether who was sent a slice from `start` on can have come to `offset` by reading it, rather than by a seek.
+
+        `found` is what there is to read at `offset` now. Exact to an entry of the index; False if nobody can tell.
+        """
+        if found is not None and found.file is sent.file:  # as nearly always, and it costs nothing
+            return found.at <= sent.at + sent.size
+        bound = self._bound(start, sent)
+        return bound is not None and offset <= bound[1]
+
+    def _bound(self, offset: int, found: FileSlice) -> tuple[int, int] | None:
+        """The number of the segment that a slice is of, and an offset behind it, as exact as the index is.
+
+        None if the segment is gone meanwhile.
+        """
+        at = max(0, bisect_right(self._bases, offset) - 1)
+        while self.segments[at].log is not found.file:
+            at += 1
+            if at == len(self.segments):
+                return None
+        bound = self.segments[at].offset_index.offset_after(found.at + found.size)
+        if bound is None:
+            bound = self._bases[at + 1] if at + 1 < len(self._bases) else self.end_offset
+        return at, bound
 
     def bytes_after(self, offset: int, *, committed: bool = False) -> int:
         """About how many bytes a read at `offset` could return; exact enough for a long poll's min_bytes."""

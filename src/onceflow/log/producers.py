@@ -117,6 +117,14 @@ class ProducerStates:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
+    def in_transactions(self) -> Iterator[tuple[int, Producer]]:
+        """Those with an open transaction here, the oldest one first."""
+        return ((producer_id, self._producers[producer_id]) for producer_id in self._open)
+
+    def newest(self) -> Iterator[tuple[int, Producer]]:
+        """All, those that came last first."""
+        return ((producer_id, self._producers[producer_id]) for producer_id in reversed(self._producers))
+
     def check(self, batch: BatchHeader, *, new_from_zero: bool = False) -> BatchMemory | None:
         """None if `batch` may be appended, the earlier batch if it is a repeat; a refusal raises `ProtocolError`.
 

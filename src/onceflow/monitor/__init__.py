@@ -3,8 +3,9 @@
     meters.py       what the broker counts while it works
     snapshot.py     how a cluster looks at a moment; made by `broker/watching.py` (our broker, from within) or by
                     `client/watching.py` (any Kafka, by asking)
+    micro_batches.py  micro-batches, as the progress records of Spark jobs tell of them
     metrics.py      the table of metrics, and a snapshot in Prometheus' format
-    rules.py        the alerts: one table for the page, the command and Prometheus' rule file
+    rules.py        the alerts: one table (rules_table.py) for the page, the command and Prometheus' rule file
     watcher.py      snapshots over time: rates, alerts, what the page shows
     http.py, page/  the read-only HTTP side, and the page
 

@@ -141,10 +141,13 @@ class MicroBatch:
     app_id: str
     batch_id: int
     recorded_ms: int
-    """When its progress went into the transaction, right before the commit."""
+    """When its progress was put down, to go into the transaction while the tasks write."""
     started_ms: int | None = None
+    committed_ms: int | None = None
+    """When it became visible."""
     transaction_ms: float | None = None
-    """What the transaction added to the batch so far: fencing, reading progress, verifying."""
+    """What the transaction took of it: fencing, reading progress, verifying, recording, committing. Known, as `rows`
+    is, when the next micro-batch of the app is committed."""
     rows: int | None = None
 
 
@@ -193,6 +196,8 @@ class Counters:
     aborts: int = 0
     """All of them: by the client, by timeout, by fencing."""
     timeouts: int = 0
+    fenced_aborts: int = 0
+    """Transactions that were open when a new instance of their producer began."""
     fencings: int = 0
     duplicates: int = 0
     """Batches that were repeated by a producer and not stored again."""
@@ -235,9 +240,12 @@ class Snapshot:
     traffic: Mapping[str, TopicTraffic] = field(default_factory=dict)
     """By topic."""
     timings: Mapping[str, Timing] = field(default_factory=dict)
-    """By what was done: `fsync`, and requests by Kafka's name of them (`Produce`, `Fetch`, `OffsetCommit`, ...)."""
+    """By what was done: `fsync`, `fetch wait` (long polls), and requests by Kafka's name of them (`Produce`, `Fetch`,
+    `OffsetCommit`, ...)."""
     consumers: Mapping[str, int] = field(default_factory=dict)
     """Consumers that have fetched lately, by isolation level: read_committed, read_uncommitted."""
     connections_open: int | None = None
     truncated: bool = False
     """There was more of something than a snapshot takes; what was left out is not in the lists."""
+    notes: tuple[str, ...] = ()
+    """What could not be found out, and why, in sentences: an API that is not allowed here, or not known."""

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from onceflow.broker import server
+from onceflow.broker.listeners import Listener
 from onceflow.client.addresses import parse_bootstrap
 from onceflow.config import BrokerConfig, parse_assignments
 from onceflow.errors import OnceflowError
@@ -35,7 +36,7 @@ def main() -> int:
     config = BrokerConfig(given=parse_assignments(options.settings), fsync=options.durability == "fsync")
     try:
         server.run(
-            *address,
+            [Listener(*address)],
             options.data,
             config,
             stop_with_stdin=options.stop_with_stdin,

@@ -157,12 +157,12 @@ class FaultyFiles(RealFileSystem):
     def open(self, path: Path) -> File:
         return _FaultyFile(path, self._faults)
 
-    def replace(self, path: Path, data: bytes) -> None:
+    def replace(self, path: Path, data: bytes, *, private: bool = False) -> None:
         if self._faults.refuse_write(path):
             raise _sentence("write", path, errno.ENOSPC)
         if self._faults.refuse_sync(path):
             raise _sentence("write", path, errno.EIO)
-        super().replace(path, data)
+        super().replace(path, data, private=private)
 
     def make_directory(self, path: Path) -> None:
         if not path.exists() and self._faults.refuse_write(path):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.errors import MalformedMessage
+from onceflow.monitor.meters import Reader
 from onceflow.wire.codec import RequestHeader, decode_from
 from onceflow.wire.messages import request_class
 
@@ -50,6 +51,7 @@ APIS: Final[dict[int, Api]] = {
     14: Api("k14_sync_group", 0, 5),
     15: Api("k15_describe_groups", 0, 6),
     16: Api("k16_list_groups", 0, 5),
+    17: Api("k17_sasl_handshake", 0, 1),
     18: Api("k18_api_versions", 0, 4),
     19: Api("k19_create_topics", 2, 7),
     20: Api("k20_delete_topics", 1, 6),
@@ -61,13 +63,19 @@ APIS: Final[dict[int, Api]] = {
     26: Api("k26_end_txn", 0, 5),
     27: Api("k27_write_txn_markers", 1, 2),
     28: Api("k28_txn_offset_commit", 0, 5),
+    29: Api("k29_describe_acls", 1, 3),
+    30: Api("k30_create_acls", 1, 3),
+    31: Api("k31_delete_acls", 1, 3),
     32: Api("k32_describe_configs", 1, 4),
     33: Api("k33_alter_configs", 0, 2),
     35: Api("k35_describe_log_dirs", 1, 4),
+    36: Api("k36_sasl_authenticate", 0, 2),
     37: Api("k37_create_partitions", 0, 3),
     42: Api("k42_delete_groups", 0, 2),
     44: Api("k44_incremental_alter_configs", 0, 1),
     47: Api("k47_offset_delete", 0, 0),
+    50: Api("k50_describe_user_scram_credentials", 0, 0),
+    51: Api("k51_alter_user_scram_credentials", 0, 0),
     60: Api("k60_describe_cluster", 0, 2),
     61: Api("k61_describe_producers", 0, 0),
     65: Api("k65_describe_transactions", 0, 0),
@@ -105,6 +113,8 @@ class Context(NamedTuple):
     version: int
     client_id: str | None
     peer: Peer = NOBODY_IN_PARTICULAR
+    reader: Reader | None = None
+    """What is counted of the connection as a consumer; None for who has no connection."""
 
 
 Handler = Callable[["Node", Context, memoryview, int], Answer | Deferred | None]
@@ -130,7 +140,9 @@ def _decoding(handle: Callable[[Node, Context, Any], Any], cls: type[Message]) -
     return handle_frame
 
 
-def answer(node: Node, header: RequestHeader, frame: memoryview, peer: Peer) -> Answer | Deferred | None:
+def answer(
+    node: Node, header: RequestHeader, frame: memoryview, peer: Peer, reader: Reader | None = None
+) -> Answer | Deferred | None:
     """Have one request handled, and give back what came of it."""
     api = APIS.get(header.api_key)
     if api is None:
@@ -143,4 +155,4 @@ def answer(node: Node, header: RequestHeader, frame: memoryview, peer: Peer) -> 
             return Answer(k18_api_versions.unsupported_version(), 0)
         raise MalformedMessage(f"Version {version} of api key {header.api_key} is not served here.")
     handler = _loaded.get(header.api_key) or _load(header.api_key)
-    return handler(node, Context(version, header.client_id, peer), frame, header.body_at)
+    return handler(node, Context(version, header.client_id, peer, reader), frame, header.body_at)

@@ -10,6 +10,8 @@
   the transaction (up to v10 48, v11 120). v12 and newer add it to the transaction themselves (V2, KIP-890). Nothing is
   written before that is on disk; meanwhile the request waits, and what else the producer sends waits behind it.
 - Verification that has to be tried again is 19 up to v11, 51 since.
+- Access: 53 for all of a request whose transactional id the client may not use, 29 for a topic. A topic that is denied
+  joins no transaction.
 
 This is the hot path: current versions are read and answered by hand (`wire.produce`), and nothing here looks at a
 record.
@@ -22,15 +24,19 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+from onceflow.broker.access import Authorizer
 from onceflow.broker.deferred import Answer, Deferred
-from onceflow.broker.handlers import Context
+from onceflow.broker.handlers import Context, Peer
 from onceflow.broker.node import Node
 from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topic
+from onceflow.broker.transaction_events import count_fencing
 from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
 from onceflow.log.producers import ProducerStates
 from onceflow.log.validation import accept
+from onceflow.monitor.meters import Meters
 from onceflow.txn.transaction import TopicPartition
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.batch import HEADER_SIZE, BatchHeader, read_header
 from onceflow.wire.codec import decode_from
 from onceflow.wire.messages.produce import (
@@ -57,6 +63,11 @@ ZSTD_FROM_VERSION: Final = 7
 ABORTABLE_FROM_VERSION: Final = 11
 V2_FROM_VERSION: Final = 12
 NOTHING_REFUSED: Final[dict[TopicPartition, ErrorCode]] = {}
+NOTHING_DENIED: Final[dict[TopicKey, ErrorCode]] = {}
+# On the hot path: looking up a member of an enumeration takes longer than the rest of the check.
+WRITE: Final = Operation.WRITE
+TOPIC: Final = Resource.TOPIC
+DENIED: Final = "Authorization failed: nothing was written to this topic."
 RECORD_ERRORS: Final = (ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP)
 
 Failure = tuple[int, ErrorCode, str | None]
@@ -66,9 +77,10 @@ Failure = tuple[int, ErrorCode, str | None]
 def handle_frame(node: Node, context: Context, frame: memoryview, body_at: int) -> Answer | Deferred | None:
     version = context.version
     body = _read(frame, body_at, version)
+    denied = NOTHING_DENIED if node.authorizer is None else _denied(node, node.authorizer, context.peer, body)
     if body.transactional_id is None:
-        return _write(node, version, body, NOTHING_REFUSED)
-    request = _InTransaction(node, version, body)
+        return _write(node, version, body, NOTHING_REFUSED, denied)
+    request = _InTransaction(node, version, body, denied)
     if request.may_wait():  # and the frame is in a buffer that does not
         request.body = _read(memoryview(bytearray(frame)), body_at, version)
     return request.write()
@@ -80,12 +92,35 @@ def _read(frame: memoryview, body_at: int, version: int) -> ProduceBody:
     return _read_old(frame, body_at, version)
 
 
+def _denied(node: Node, authorizer: Authorizer, peer: Peer, body: ProduceBody) -> dict[TopicKey, ErrorCode]:
+    """The topics that this client may not write to. An id that nobody has is not denied: it is found out later."""
+    id = body.transactional_id
+    if id is not None and _is_transactional(body) and not authorizer.allows(peer, WRITE, Resource.TRANSACTIONAL_ID, id):
+        return dict.fromkeys((key for key, _ in body.topics), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    denied = {}
+    for key, _ in body.topics:
+        topic = node.topics.find(key)
+        name = key if topic is None else topic.name
+        if isinstance(name, str) and not authorizer.allows(peer, WRITE, TOPIC, name):
+            denied[key] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return denied
+
+
+def _is_transactional(body: ProduceBody) -> bool:
+    return any(
+        len(records) >= HEADER_SIZE and read_header(records).is_transactional
+        for _, batches in body.topics
+        for _, records in batches
+    )
+
+
 class _InTransaction:
     """A produce request of a transactional producer, which may have to wait for the coordinator."""
 
-    def __init__(self, node: Node, version: int, body: ProduceBody) -> None:
+    def __init__(self, node: Node, version: int, body: ProduceBody, denied: dict[TopicKey, ErrorCode]) -> None:
         self._node = node
         self._version = version
+        self._denied = denied
         self.body = body
         assert body.transactional_id is not None
         self._id: str = body.transactional_id
@@ -126,7 +161,7 @@ class _InTransaction:
         """Note the partitions on which a transaction begins; returns the producers (id, epoch) of these batches."""
         identities = set()
         for key, batches in self.body.topics:
-            topic = self._node.topics.find(key)
+            topic = self._node.topics.find(key) if key not in self._denied else None
             for index, records in batches:
                 if topic is None or not 0 <= index < len(topic.partitions) or len(records) < HEADER_SIZE:
                     continue  # it will be refused without the coordinator
@@ -149,12 +184,12 @@ class _InTransaction:
 
     def _settle(self, refused: dict[TopicPartition, ErrorCode]) -> None:
         if self._deferred is None:
-            self._result = _write(self._node, self._version, self.body, refused)
+            self._result = _write(self._node, self._version, self.body, refused, self._denied)
             self._is_settled = True
             return
         deferred = self._deferred
         try:
-            result = _write(self._node, self._version, self.body, refused)
+            result = _write(self._node, self._version, self.body, refused, self._denied)
         except MalformedMessage as error:
             logger.warning("A produce request failed after it had waited, and nobody wants to know: %s", error)
             result = None
@@ -173,23 +208,31 @@ def _is_known(producers: ProducerStates, header: BatchHeader) -> bool:
 
 
 def _write(
-    node: Node, version: int, body: ProduceBody, refused: dict[TopicPartition, ErrorCode]
+    node: Node,
+    version: int,
+    body: ProduceBody,
+    refused: dict[TopicPartition, ErrorCode],
+    denied: dict[TopicKey, ErrorCode],
 ) -> Answer | Deferred | None:
-    """Append every batch, but for those on partitions that the coordinator has refused."""
-    outcome = _Outcome(version, body.transactional_id is not None, refused)
+    """Append every batch, but for those on partitions that the coordinator has refused, or topics that are denied."""
+    outcome = _Outcome(node.meters, version, body.transactional_id is not None, refused)
     for key, batches in body.topics:
         topic = node.topics.find(key)
         results: list[Written | Failure] = []
         outcome.topics.append((key, results))
         for batch in batches:
             try:
+                if denied and key in denied:
+                    raise ProtocolError(denied[key], DENIED)
                 results.append(_append(node, version, body.acks, topic, batch, outcome, len(results)))
             except ProtocolError as error:
                 outcome.failed = True
                 results.append((batch[0], error.code, error.message))
+                _count_refusal(node, topic, batch, error.code, body.transactional_id, refused)
             except StorageError as error:
                 outcome.failed = True
                 results.append((batch[0], ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+                _count_refusal(node, topic, batch, ErrorCode.KAFKA_STORAGE_ERROR, body.transactional_id, refused)
     if body.acks == 0:
         if outcome.failed:
             raise MalformedMessage("A produce with acks=0 failed; closing is all that its client can notice.")
@@ -197,6 +240,27 @@ def _write(
     if outcome.waiting:
         return outcome.when_durable()
     return Answer(outcome.encode())
+
+
+def _count_refusal(
+    node: Node,
+    topic: Topic | None,
+    batch: Batch,
+    code: ErrorCode,
+    transactional_id: str | None,
+    refused: dict[TopicPartition, ErrorCode],
+) -> None:
+    meters = node.meters
+    meters.produce_errors[code.name] += 1
+    if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        meters.out_of_order += 1
+    elif code is ErrorCode.INVALID_PRODUCER_EPOCH and topic is not None:
+        place = (topic.name, batch[0])
+        if place in refused:
+            return  # by the coordinator, which has counted it
+        header = read_header(batch[1])
+        current = topic.partitions[batch[0]].log.producers.get(header.producer_id)
+        count_fencing(node, (header.producer_id, header.producer_epoch), transactional_id, current, place)
 
 
 def _append(
@@ -222,6 +286,12 @@ def _append(
         new_from_zero = version >= V2_FROM_VERSION
     appended = log.append(records, header, now_ms, new_from_zero=new_from_zero)
     base_offset = appended.base_offset
+    if appended.repeated:
+        node.meters.duplicates += 1
+    else:
+        traffic = topic.traffic
+        traffic.records_in += header.count
+        traffic.bytes_in += len(records)
     end = base_offset + header.last_offset_delta + 1
     if end > log.high_watermark:
         outcome.waiting.append((partition, end, len(outcome.topics) - 1, at))
@@ -235,9 +305,12 @@ def _append(
 class _Outcome:
     """What became of each batch of a request, in the order of the request."""
 
-    __slots__ = ("_has_transactional_id", "_left", "_refused", "_version", "failed", "topics", "waiting")
+    __slots__ = ("_has_transactional_id", "_left", "_meters", "_refused", "_version", "failed", "topics", "waiting")
 
-    def __init__(self, version: int, has_transactional_id: bool, refused: dict[TopicPartition, ErrorCode]) -> None:
+    def __init__(
+        self, meters: Meters, version: int, has_transactional_id: bool, refused: dict[TopicPartition, ErrorCode]
+    ) -> None:
+        self._meters = meters
         self._version = version
         self._has_transactional_id = has_transactional_id
         self._refused = refused
@@ -268,6 +341,7 @@ class _Outcome:
 
     def _settle(self, deferred: Deferred, topic: int, at: int, error: ErrorCode) -> None:
         if error:
+            self._meters.produce_errors[error.name] += 1
             results = self.topics[topic][1]
             results[at] = (results[at][0], error, "The write could not be brought to disk and was taken back.")
             self.failed = True

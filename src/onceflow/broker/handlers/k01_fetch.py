@@ -17,16 +17,19 @@ Left out: follower fetches, tiered storage.
 from __future__ import annotations
 
 import asyncio
+from time import monotonic, perf_counter
 from typing import Final, cast
 
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.partition import Partition
+from onceflow.broker.topics import Topic
 from onceflow.errors import CorruptLog, ErrorCode, MalformedMessage, ProtocolError, StorageError
 from onceflow.log import aborted as log_aborted
 from onceflow.log.files import FileSlice
 from onceflow.log.partition import LEADER_EPOCH
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -40,6 +43,8 @@ from onceflow.wire.schema import Buffer
 
 TOPIC_IDS_FROM_VERSION: Final = 13
 READ_COMMITTED: Final = 1
+READ: Final = Operation.READ
+TOPIC: Final = Resource.TOPIC
 NEW_SESSION: Final = 0
 """This epoch asks for a session, -1 for none; a larger one goes on with a session, and we have given none."""
 SENT_FROM_FILE: Final = 32 * 1024
@@ -51,28 +56,48 @@ def handle(node: Node, context: Context, request: FetchRequest) -> FetchResponse
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     if request.min_bytes < 0 or request.max_wait_ms < 0:
         raise MalformedMessage("A fetch asks to wait for a negative number of bytes or milliseconds.")
-    fetch = _Fetch(node, context.version, request)
+    fetch = _Fetch(node, context, request)
     response, size = fetch.read()
     if size >= request.min_bytes or fetch.failed or not request.max_wait_ms or not fetch.partitions:
         return response
+    if size:
+        fetch.take_back(response)
     return fetch.park(request.max_wait_ms / 1000)
 
 
 class _Fetch:
     """One fetch request, which may have to be looked at several times."""
 
-    __slots__ = ("_committed", "_deferred", "_node", "_request", "_timer", "_version", "failed", "partitions")
+    __slots__ = (
+        "_committed",
+        "_deferred",
+        "_node",
+        "_parked_at",
+        "_peer",
+        "_reader",
+        "_request",
+        "_timer",
+        "_version",
+        "failed",
+        "partitions",
+    )
 
-    def __init__(self, node: Node, version: int, request: FetchRequest) -> None:
+    def __init__(self, node: Node, context: Context, request: FetchRequest) -> None:
         self._node = node
-        self._version = version
+        self._peer = context.peer
+        self._version = context.version
         self._request = request
+        self._reader = context.reader
+        self._parked_at = 0.0
         self._committed = request.isolation_level == READ_COMMITTED
         self._deferred = Deferred()
         self._timer: asyncio.TimerHandle | None = None
         self.failed = False
         self.partitions: list[tuple[Partition, int]] = []
         """The partitions asked for that exist, with the offset to read from."""
+        if self._reader is not None:
+            self._reader.active_until = monotonic()
+            self._reader.read_committed = self._committed
 
     def read(self) -> tuple[FetchResponse, int]:
         """The answer as of now, and how many bytes of records are in it."""
@@ -84,11 +109,14 @@ class _Fetch:
             by_id = self._version >= TOPIC_IDS_FROM_VERSION
             topic = self._node.topics.by_id(asked.topic_id) if by_id else self._node.topics.get(asked.topic)
             results = []
+            denied = self._node.authorizer is not None and self._is_denied(topic.name if topic else asked.topic)
             for entry in asked.partitions:
                 try:
+                    if denied:
+                        raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                     if topic is None or not 0 <= entry.partition < len(topic.partitions):
                         raise ProtocolError(self._unknown(asked, topic is None))
-                    result = self._read_partition(topic.partitions[entry.partition], entry, left - size, size == 0)
+                    result = self._read_partition(topic, entry, left - size, size == 0)
                 except ProtocolError as error:
                     self.failed = True
                     result = PartitionData(
@@ -103,18 +131,33 @@ class _Fetch:
             responses.append(FetchableTopicResponse(topic_id=asked.topic_id, topic=asked.topic, partitions=results))
         return FetchResponse(responses=responses), size
 
+    def _is_denied(self, name: str) -> bool:
+        """A topic that is named by id and does not exist has no name that anybody could have a permission for."""
+        assert self._node.authorizer is not None
+        return bool(name) and not self._node.authorizer.allows(self._peer, READ, TOPIC, name)
+
     def _unknown(self, asked: FetchTopic, no_topic: bool) -> ErrorCode:
         if no_topic and self._version >= TOPIC_IDS_FROM_VERSION:
             return ErrorCode.UNKNOWN_TOPIC_ID
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    def _read_partition(self, partition: Partition, entry: FetchPartition, left: int, first: bool) -> PartitionData:
+    def take_back(self, response: FetchResponse) -> None:
+        """What was read is not sent after all: it is too little, and is read again."""
+        for answered in response.responses:
+            by_id = self._version >= TOPIC_IDS_FROM_VERSION
+            topic = self._node.topics.by_id(answered.topic_id) if by_id else self._node.topics.get(answered.topic)
+            if topic is not None:
+                topic.traffic.bytes_out -= sum(len(each.records or b"") for each in answered.partitions)
+
+    def _read_partition(self, topic: Topic, entry: FetchPartition, left: int, first: bool) -> PartitionData:
+        partition = topic.partitions[entry.partition]
         log = partition.log
         if entry.current_leader_epoch > LEADER_EPOCH:
             raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         self.partitions.append((partition, entry.fetch_offset))
         records: FileSlice | bytes = b""
         aborted: list[AbortedTransaction] | None = [] if self._committed else None
+        found = None
         if left > 0 or first:
             try:
                 room = max(0, min(left, entry.partition_max_bytes))
@@ -123,8 +166,11 @@ class _Fetch:
                     if self._committed:
                         aborted = _aborted(log.aborted_in(entry.fetch_offset, found))
                     records = found if found.size >= SENT_FROM_FILE else found.read()
+                    topic.traffic.bytes_out += found.size
             except (StorageError, CorruptLog) as error:
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        if self._reader is not None:
+            self._reader.reads(log, entry.fetch_offset, found, topic.traffic)
         return PartitionData(
             partition_index=partition.index,
             high_watermark=log.high_watermark,
@@ -138,6 +184,9 @@ class _Fetch:
 
     def park(self, seconds: float) -> Deferred:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._answer)
+        self._parked_at = perf_counter()
+        if self._reader is not None:
+            self._reader.active_until += seconds
         for partition, _ in self.partitions:
             partition.fetchers[self] = None
         self._deferred.on_cancel = self._take_down
@@ -157,6 +206,10 @@ class _Fetch:
                 return
 
     def _answer(self) -> None:
+        self._deferred.parked_s = perf_counter() - self._parked_at
+        self._node.meters.fetch_wait.observe(self._deferred.parked_s)
+        if self._reader is not None:
+            self._reader.active_until = monotonic()
         self._take_down()
         response, _ = self.read()
         self._deferred.resolve(Answer(response))

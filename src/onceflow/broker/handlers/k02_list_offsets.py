@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceflow.broker.access import refusal
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.partition import Partition
 from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
 from onceflow.log.partition import LEADER_EPOCH, NOTHING_FOUND, TimestampedOffset
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -36,9 +38,12 @@ def handle(node: Node, context: Context, request: ListOffsetsRequest) -> ListOff
     topics = []
     for asked in request.topics:
         topic = node.topics.get(asked.name)
+        denied = refusal(node, context, Operation.DESCRIBE, Resource.TOPIC, asked.name)
         results = []
         for entry in asked.partitions:
             try:
+                if denied:
+                    raise ProtocolError(denied)
                 if topic is None or not 0 <= entry.partition_index < len(topic.partitions):
                     raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 found = _find(topic.partitions[entry.partition_index], entry, request.isolation_level, context.version)

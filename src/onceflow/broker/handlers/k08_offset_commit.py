@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onceflow.broker.access import refusal
 from onceflow.broker.deferred import Deferred
 from onceflow.broker.groups import OffsetEntry
 from onceflow.broker.handlers import Context
@@ -19,6 +20,7 @@ from onceflow.broker.node import Node
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.offsets import NO_EXPIRY, CommittedOffset
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -38,8 +40,11 @@ Asked = tuple[Topic, OffsetCommitRequestPartition, OffsetCommitResponsePartition
 
 def handle(node: Node, context: Context, request: OffsetCommitRequest) -> Message | Deferred:
     answers = [_answer_for(topic) for topic in request.topics]
-    asked = list(_existing(node, context.version, request.topics, answers))
     answer = OffsetCommitResponse(topics=answers)
+    denied = refusal(node, context, Operation.READ, Resource.GROUP, request.group_id)
+    if denied:
+        return _deny(answer, denied)
+    asked = list(_existing(node, context, request.topics, answers))
     if not asked:
         return answer
     groups = node.groups
@@ -71,14 +76,19 @@ def _answer_for(topic: OffsetCommitRequestTopic) -> OffsetCommitResponseTopic:
 
 
 def _existing(
-    node: Node, version: int, topics: list[OffsetCommitRequestTopic], answers: list[OffsetCommitResponseTopic]
+    node: Node, context: Context, topics: list[OffsetCommitRequestTopic], answers: list[OffsetCommitResponseTopic]
 ) -> Iterator[Asked]:
     """Those of the partitions that exist, each with its place in the answer; the others get their error."""
-    by_id = version >= TOPIC_IDS_FROM_VERSION
+    by_id = context.version >= TOPIC_IDS_FROM_VERSION
     for asked, answer in zip(topics, answers, strict=True):
         topic = node.topics.by_id(asked.topic_id) if by_id else node.topics.get(asked.name)
+        denied = ErrorCode.NONE
+        if topic is not None or not by_id:
+            denied = refusal(node, context, Operation.READ, Resource.TOPIC, topic.name if topic else asked.name)
         for partition, place in zip(asked.partitions, answer.partitions, strict=True):
-            if topic is None:
+            if denied:
+                place.error_code = denied
+            elif topic is None:
                 place.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif not 0 <= partition.partition_index < len(topic.partitions):
                 place.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -97,6 +107,13 @@ def _entries(request: OffsetCommitRequest, asked: list[Asked], metadata_max: int
         offset, epoch = partition.committed_offset, partition.committed_leader_epoch
         committed = CommittedOffset(offset, epoch, metadata, now_ms, expire_ms, topic.id)
         yield topic.name, partition.partition_index, committed
+
+
+def _deny(answer: OffsetCommitResponse, error: ErrorCode) -> OffsetCommitResponse:
+    for topic in answer.topics:
+        for place in topic.partitions:
+            place.error_code = error
+    return answer
 
 
 def _refuse(answer: OffsetCommitResponse, asked: list[Asked], error: ErrorCode) -> OffsetCommitResponse:

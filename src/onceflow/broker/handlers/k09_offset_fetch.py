@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from onceflow.broker.access import check, is_visible, refusal
 from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.coordinator import Coordinator
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -38,7 +40,7 @@ NOTHING_COMMITTED = -1
 
 def handle(node: Node, context: Context, request: OffsetFetchRequest) -> Message | Deferred:
     asked = request.groups if context.version >= BATCHED_FROM_VERSION else [_as_group(request)]
-    answers = [_fetch(node, context.version, group, request.require_stable) for group in asked]
+    answers = [_fetch(node, context, group, request.require_stable) for group in asked]
     # What was read may have been committed a moment ago: nobody is told before it is on disk.
     indexes = {at: node.groups.index_of(each.group_id) for at, each in enumerate(answers) if not each.error_code}
 
@@ -60,9 +62,12 @@ def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
-def _fetch(node: Node, version: int, asked: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+def _fetch(
+    node: Node, context: Context, asked: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
     answer = OffsetFetchResponseGroup(group_id=asked.group_id)
     try:
+        check(node, context, Operation.DESCRIBE, Resource.GROUP, asked.group_id)
         coordinator = node.groups.coordinator_of(asked.group_id)
         group = coordinator.get(asked.group_id)
         if group is not None:
@@ -70,7 +75,7 @@ def _fetch(node: Node, version: int, asked: OffsetFetchRequestGroup, require_sta
     except ProtocolError as error:
         answer.error_code = error.code
         return answer
-    read = _Reader(node, version, coordinator, asked.group_id, require_stable)
+    read = _Reader(node, context, coordinator, asked.group_id, require_stable)
     answer.topics = read.all() if asked.topics is None else [read.topic(topic) for topic in asked.topics]
     return answer
 
@@ -78,9 +83,13 @@ def _fetch(node: Node, version: int, asked: OffsetFetchRequestGroup, require_sta
 class _Reader:
     """The offsets of one group, in the form of an answer."""
 
-    def __init__(self, node: Node, version: int, coordinator: Coordinator, group_id: str, require_stable: bool) -> None:
+    def __init__(
+        self, node: Node, context: Context, coordinator: Coordinator, group_id: str, require_stable: bool
+    ) -> None:
+        self._node = node
+        self._context = context
         self._topics = node.topics
-        self._by_id = version >= TOPIC_IDS_FROM_VERSION
+        self._by_id = context.version >= TOPIC_IDS_FROM_VERSION
         self._offsets = coordinator.offsets
         self._group_id = group_id
         self._require_stable = require_stable
@@ -89,7 +98,7 @@ class _Reader:
         answers = []
         for name, offsets in self._offsets.of_group(self._group_id).items():
             topic = self._topics.get(name)
-            if topic is None:
+            if topic is None or not is_visible(self._node, self._context, Resource.TOPIC, name):
                 continue
             partitions = [at for at, offset in offsets.items() if offset.topic_id in (None, topic.id)]
             if partitions:
@@ -98,11 +107,18 @@ class _Reader:
 
     def topic(self, asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
         topic = self._topics.by_id(asked.topic_id) if self._by_id else self._topics.get(asked.name)
-        if topic is not None:
+        error = self._denied(topic.name if topic is not None else asked.name)
+        if topic is not None and not error:
             return self._answer_for(topic, asked.partition_indexes)
-        error = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.NONE
+        if topic is None and self._by_id:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
         nothing = [_nothing(partition, error) for partition in asked.partition_indexes]
         return OffsetFetchResponseTopics(name=asked.name, topic_id=asked.topic_id, partitions=nothing)
+
+    def _denied(self, name: str) -> ErrorCode:
+        if not name:  # an id that nobody has
+            return ErrorCode.NONE
+        return refusal(self._node, self._context, Operation.DESCRIBE, Resource.TOPIC, name)
 
     def _answer_for(self, topic: Topic, partitions: Iterable[int]) -> OffsetFetchResponseTopics:
         found = [self._partition(topic, partition) for partition in partitions]

@@ -8,24 +8,33 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceflow.broker.access import refusal
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
-KNOWN_TYPES: Final = (0, 1)
+RESOURCES: Final = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID}
 BATCHED_FROM_VERSION: Final = 4
 
 
 def handle(node: Node, context: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    known = request.key_type in KNOWN_TYPES
-    error = ErrorCode.NONE if known else ErrorCode.INVALID_REQUEST
-    node_id, host, port = (node.node_id, node.host, node.port) if known else (-1, "", -1)
     if context.version < BATCHED_FROM_VERSION:
-        return FindCoordinatorResponse(error_code=error, node_id=node_id, host=host, port=port)
+        found = _find(node, context, request.key_type, request.key)
+        return FindCoordinatorResponse(
+            error_code=found.error_code, node_id=found.node_id, host=found.host, port=found.port
+        )
     return FindCoordinatorResponse(
-        coordinators=[
-            Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error)
-            for key in request.coordinator_keys
-        ]
+        coordinators=[_find(node, context, request.key_type, key) for key in request.coordinator_keys]
     )
+
+
+def _find(node: Node, context: Context, key_type: int, key: str) -> Coordinator:
+    error = ErrorCode.INVALID_REQUEST
+    if key_type in RESOURCES:
+        error = refusal(node, context, Operation.DESCRIBE, RESOURCES[key_type], key)
+    if error:
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error)
+    host, port = context.peer.address or (node.host, node.port)
+    return Coordinator(key=key, node_id=node.node_id, host=host, port=port)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onceflow.broker.access import check
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.groups import client_of
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.classic import Join, join_refusal
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 NULL_PROTOCOL_FROM_VERSION = 7
@@ -58,6 +60,7 @@ def handle(node: Node, context: Context, request: JoinGroupRequest) -> Deferred:
 
 
 def _check(node: Node, context: Context, request: JoinGroupRequest) -> None:
+    check(node, context, Operation.READ, Resource.GROUP, request.group_id)
     settings = node.groups.classic_settings
     if not request.group_id:
         raise ProtocolError(ErrorCode.INVALID_GROUP_ID)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from onceflow.broker.access import check
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 def handle(node: Node, context: Context, request: HeartbeatRequest) -> HeartbeatResponse:
-    if not request.group_id:
-        return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     try:
+        check(node, context, Operation.READ, Resource.GROUP, request.group_id)
+        if not request.group_id:
+            raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
         error = node.groups.coordinator_of(request.group_id).heartbeat(request, node.clock.now_ms())
     except ProtocolError as refused:
         error = refused.code

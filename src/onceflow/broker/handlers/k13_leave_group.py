@@ -6,9 +6,11 @@ gets its own error.
 
 from __future__ import annotations
 
+from onceflow.broker.access import refusal
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
@@ -20,6 +22,9 @@ MANY_MEMBERS_FROM_VERSION = 3
 
 
 def handle(node: Node, context: Context, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    denied = refusal(node, context, Operation.READ, Resource.GROUP, request.group_id)
+    if denied:
+        return LeaveGroupResponse(error_code=denied)
     if not request.group_id:
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     if context.version < MANY_MEMBERS_FROM_VERSION:

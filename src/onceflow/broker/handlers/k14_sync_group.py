@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+from onceflow.broker.access import check
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 PROTOCOL_FROM_VERSION = 5
@@ -20,6 +22,7 @@ def handle(node: Node, context: Context, request: SyncGroupRequest) -> Deferred:
     ticket.on_hurry = lambda: ticket.resolve(Answer(SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR)))
     try:
         _check(context.version, request)
+        check(node, context, Operation.READ, Resource.GROUP, request.group_id)
         coordinator = node.groups.coordinator_of(request.group_id)
     except ProtocolError as error:
         ticket.resolve(Answer(SyncGroupResponse(error_code=error.code)))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from onceflow.broker.access import operations_of, refusal
 from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.classic import ClassicGroup
 from onceflow.group.states import ClassicState
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -23,16 +25,14 @@ from onceflow.wire.messages.describe_groups import (
 from onceflow.wire.schema import Message
 
 NOT_FOUND_FROM_VERSION = 6
-ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""Read, delete, describe, describe configs, alter configs: without access control everybody may do everything."""
 
 
 def handle(node: Node, context: Context, request: DescribeGroupsRequest) -> Message | Deferred:
-    described = [_describe(node, context.version, group_id) for group_id in request.groups]
+    described = [_describe(node, context, group_id) for group_id in request.groups]
     if request.include_authorized_operations:
         for group in described:
             if not group.error_code:
-                group.authorized_operations = ALL_OPERATIONS
+                group.authorized_operations = operations_of(node, context, Resource.GROUP, group.group_id)
 
     def finish(errors: Mapping[int, ErrorCode]) -> Message:
         shown = (
@@ -48,12 +48,15 @@ def _taken_back(group_id: str, error: ErrorCode) -> DescribedGroup:
     return DescribedGroup(group_id=group_id, error_code=error)
 
 
-def _describe(node: Node, version: int, group_id: str) -> DescribedGroup:
+def _describe(node: Node, context: Context, group_id: str) -> DescribedGroup:
+    denied = refusal(node, context, Operation.DESCRIBE, Resource.GROUP, group_id)
+    if denied:
+        return DescribedGroup(group_id=group_id, error_code=denied)
     try:
         group = node.groups.coordinator_of(group_id).classic(group_id)
     except ProtocolError as error:
         described = DescribedGroup(group_id=group_id, group_state=ClassicState.DEAD.value)
-        if version >= NOT_FOUND_FROM_VERSION or error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+        if context.version >= NOT_FOUND_FROM_VERSION or error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
             described.error_code, described.error_message = error.code, error.message
         return described
     return DescribedGroup(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from onceflow.broker.access import is_visible, may_on_cluster
 from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from onceflow.wire.schema import Message
 
 
 def handle(node: Node, context: Context, request: ListGroupsRequest) -> Message | Deferred:
     coordinators = node.groups.coordinators
+    all_visible = may_on_cluster(node, context, Operation.DESCRIBE)
     groups = [
         ListedGroup(
             group_id=group.id,
@@ -23,6 +26,7 @@ def handle(node: Node, context: Context, request: ListGroupsRequest) -> Message 
         )
         for coordinator in coordinators
         for group in coordinator.listed(request.states_filter, request.types_filter)
+        if all_visible or is_visible(node, context, Resource.GROUP, group.id)
     ]
 
     def finish(errors: Mapping[int, ErrorCode]) -> Message:

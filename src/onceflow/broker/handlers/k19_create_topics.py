@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from onceflow.broker.access import check, may_on_cluster, might
 from onceflow.broker.handlers import Context
 from onceflow.broker.handlers.k32_describe_configs import topic_settings
 from onceflow.broker.node import Node
 from onceflow.broker.topics import INTERNAL_TOPICS
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -33,7 +35,7 @@ def handle(node: Node, context: Context, request: CreateTopicsRequest) -> Create
         try:
             if times[topic.name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            results.append(_create(node, topic, request.validate_only))
+            results.append(_create(node, context, topic, request.validate_only))
         except ProtocolError as error:
             message = error.message or error.code.name
             results.append(CreatableTopicResult(name=topic.name, error_code=error.code, error_message=message))
@@ -43,18 +45,24 @@ def handle(node: Node, context: Context, request: CreateTopicsRequest) -> Create
     return CreateTopicsResponse(topics=results)
 
 
-def _create(node: Node, asked: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+def _create(node: Node, context: Context, asked: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+    if not may_on_cluster(node, context, Operation.CREATE):
+        check(node, context, Operation.CREATE, Resource.TOPIC, asked.name)
     if asked.name in INTERNAL_TOPICS:
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{asked.name} is made by the broker when it is needed.")
     partitions = _partitions(node, asked)
     overrides = {config.name: config.value for config in asked.configs}
     node.topics.check_new(asked.name, partitions, overrides)
     given = {name: value for name, value in overrides.items() if value is not None}
-    result = CreatableTopicResult(name=asked.name, num_partitions=partitions, replication_factor=1)
-    result.configs = [
-        CreatableTopicConfigs(name=name, value=value, config_source=source)
-        for name, value, source in topic_settings(node.config, given)
-    ]
+    result = CreatableTopicResult(name=asked.name)
+    if might(node, context, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, asked.name):
+        result.num_partitions, result.replication_factor = partitions, 1
+        result.configs = [
+            CreatableTopicConfigs(name=name, value=value, config_source=source)
+            for name, value, source in topic_settings(node.config, given)
+        ]
+    else:
+        result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not validate_only:
         result.topic_id = node.topics.create(asked.name, partitions, given).id
     return result

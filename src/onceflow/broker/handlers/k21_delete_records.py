@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceflow.broker.access import refusal
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -26,14 +28,17 @@ def handle(node: Node, context: Context, request: DeleteRecordsRequest) -> Delet
     topics = []
     for asked in request.topics:
         topic = node.topics.get(asked.name)
-        results = [_delete(topic, entry) for entry in asked.partitions]
+        denied = refusal(node, context, Operation.DELETE, Resource.TOPIC, asked.name)
+        results = [_delete(topic, entry, denied) for entry in asked.partitions]
         topics.append(DeleteRecordsTopicResult(name=asked.name, partitions=results))
     return DeleteRecordsResponse(topics=topics)
 
 
-def _delete(topic: Topic | None, entry: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+def _delete(topic: Topic | None, entry: DeleteRecordsPartition, denied: ErrorCode) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=entry.partition_index, low_watermark=-1)
     try:
+        if denied:
+            raise ProtocolError(denied)
         if topic is None or not 0 <= entry.partition_index < len(topic.partitions):
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         topic.check_not_internal()

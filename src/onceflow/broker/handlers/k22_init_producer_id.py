@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceflow.broker.access import may_produce, refusal
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, StorageError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 FENCED_FROM_VERSION: Final = 4
@@ -24,7 +26,10 @@ FENCED_FROM_VERSION: Final = 4
 
 def handle(node: Node, context: Context, request: InitProducerIdRequest) -> InitProducerIdResponse | Deferred:
     if request.transactional_id is None:
-        return _idempotent(node)
+        return _idempotent(node) if may_produce(node, context) else _refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    denied = refusal(node, context, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+    if denied:
+        return _refusal(denied)
     if (request.producer_id < 0) != (request.producer_epoch < 0):
         return _refusal(ErrorCode.INVALID_REQUEST)
     expected = (request.producer_id, request.producer_epoch) if request.producer_id >= 0 else None

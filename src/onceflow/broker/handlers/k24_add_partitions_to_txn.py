@@ -13,11 +13,13 @@ from functools import partial
 from itertools import groupby
 from typing import Final
 
+from onceflow.broker.access import refusal
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
 from onceflow.txn.transaction import TopicPartition
+from onceflow.wire.acls import CLUSTER_NAME, Operation, Resource
 from onceflow.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -33,8 +35,14 @@ BATCHED_FROM_VERSION: Final = 4
 Outcome = dict[TopicPartition, ErrorCode]
 
 
-def handle(node: Node, context: Context, request: AddPartitionsToTxnRequest) -> Deferred:
+def handle(
+    node: Node, context: Context, request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse | Deferred:
     version = context.version
+    if version >= BATCHED_FROM_VERSION:
+        denied = refusal(node, context, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
+        if denied:
+            return AddPartitionsToTxnResponse(error_code=denied)
     asked = request.transactions if version >= BATCHED_FROM_VERSION else [_single(request)]
     deferred = Deferred()
     outcomes: dict[int, Outcome] = {}
@@ -45,7 +53,7 @@ def handle(node: Node, context: Context, request: AddPartitionsToTxnRequest) -> 
             deferred.resolve(Answer(_response(asked, outcomes, version)))
 
     for at, transaction in enumerate(asked):
-        _add(node, version, transaction, partial(settle, at))
+        _add(node, context, transaction, partial(settle, at))
     if not asked:
         deferred.resolve(Answer(AddPartitionsToTxnResponse()))
     return deferred
@@ -60,16 +68,14 @@ def _single(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction
     )
 
 
-def _add(node: Node, version: int, asked: AddPartitionsToTxnTransaction, settle: Callable[[Outcome], None]) -> None:
+def _add(
+    node: Node, context: Context, asked: AddPartitionsToTxnTransaction, settle: Callable[[Outcome], None]
+) -> None:
+    version = context.version
     partitions = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
-    missing = {where for where in partitions if node.topics.partition(*where) is None}
-    if missing:
-        settle(
-            {
-                where: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if where in missing else ErrorCode.OPERATION_NOT_ATTEMPTED
-                for where in partitions
-            }
-        )
+    impossible = _impossible(node, context, asked, partitions)
+    if impossible:
+        settle(dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | impossible)
         return
 
     def refuse(error: ErrorCode) -> None:
@@ -86,6 +92,24 @@ def _add(node: Node, version: int, asked: AddPartitionsToTxnTransaction, settle:
     else:
         spoken = 2 if version > BATCHED_FROM_VERSION else 0
         node.transactions.add(*identity, version=spoken, proceed=proceed, refuse=refuse)
+
+
+def _impossible(
+    node: Node, context: Context, asked: AddPartitionsToTxnTransaction, partitions: frozenset[TopicPartition]
+) -> Outcome:
+    """What may not be added, or does not exist. Brokers, who speak the newer versions, may add everything."""
+    denied: dict[str, ErrorCode] = {}
+    if context.version < BATCHED_FROM_VERSION:
+        error = refusal(node, context, Operation.WRITE, Resource.TRANSACTIONAL_ID, asked.transactional_id)
+        if error:
+            return dict.fromkeys(partitions, error)
+        names = {name for name, _ in partitions}
+        denied = {name: refusal(node, context, Operation.WRITE, Resource.TOPIC, name) for name in names}
+    return {where: denied[where[0]] for where in partitions if denied.get(where[0])} | {
+        where: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for where in partitions
+        if not denied.get(where[0]) and node.topics.partition(*where) is None
+    }
 
 
 def _response(

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceflow.broker.access import check
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.topics import CONSUMER_OFFSETS
 from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 FENCED_FROM_VERSION: Final = 2
@@ -27,6 +29,8 @@ def handle(node: Node, context: Context, request: AddOffsetsToTxnRequest) -> Add
         deferred.resolve(Answer(AddOffsetsToTxnResponse(error_code=error)))
 
     try:
+        check(node, context, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+        check(node, context, Operation.READ, Resource.GROUP, request.group_id)
         index = node.groups.index_of(request.group_id)
     except ProtocolError as error:
         return AddOffsetsToTxnResponse(error_code=error.code)

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceflow.broker.access import refusal
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 FENCED_FROM_VERSION: Final = 2
 V2_FROM_VERSION: Final = 5
 
 
-def handle(node: Node, context: Context, request: EndTxnRequest) -> Deferred:
+def handle(node: Node, context: Context, request: EndTxnRequest) -> EndTxnResponse | Deferred:
+    denied = refusal(node, context, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+    if denied:
+        return EndTxnResponse(error_code=denied)
     deferred = Deferred()
 
     def proceed(producer_id: int, epoch: int) -> None:

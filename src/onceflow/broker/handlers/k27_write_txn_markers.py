@@ -10,10 +10,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from onceflow.broker.access import may_on_cluster, refusal
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.wire.acls import CLUSTER_NAME, Operation, Resource
 from onceflow.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -29,14 +31,18 @@ V2: Final = 2
 
 def handle(node: Node, context: Context, request: WriteTxnMarkersRequest) -> Deferred:
     outcome = _Outcome()
+    denied = ErrorCode.NONE
+    if not may_on_cluster(node, context, Operation.ALTER):
+        denied = refusal(node, context, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
     for marker in request.markers:
         topics = []
         for topic in marker.topics:
             results = []
             for index in topic.partition_indexes:
-                result = WritableTxnMarkerPartitionResult(partition_index=index)
+                result = WritableTxnMarkerPartitionResult(partition_index=index, error_code=denied)
                 results.append(result)
-                outcome.mark(node, marker, topic.name, result)
+                if not denied:
+                    outcome.mark(node, marker, topic.name, result)
             topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=results))
         outcome.response.markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
     outcome.settle()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onceflow.broker.access import refusal
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.groups import OffsetEntry
 from onceflow.broker.handlers import Context
@@ -20,6 +21,7 @@ from onceflow.broker.node import Node
 from onceflow.broker.topics import CONSUMER_OFFSETS, Topic
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.offsets import CommittedOffset
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -36,7 +38,7 @@ Asked = tuple[Topic, TxnOffsetCommitRequestPartition, TxnOffsetCommitResponsePar
 
 
 def handle(node: Node, context: Context, request: TxnOffsetCommitRequest) -> Deferred:
-    commit = _Commit(node, context.version, request)
+    commit = _Commit(node, context, request)
     commit.start()
     return commit.deferred
 
@@ -44,17 +46,23 @@ def handle(node: Node, context: Context, request: TxnOffsetCommitRequest) -> Def
 class _Commit:
     """One request, from its verification to its answer."""
 
-    def __init__(self, node: Node, version: int, request: TxnOffsetCommitRequest) -> None:
+    def __init__(self, node: Node, context: Context, request: TxnOffsetCommitRequest) -> None:
         self._node = node
-        self._version = version
+        self._context = context
+        self._version = context.version
         self._request = request
         self._answer = TxnOffsetCommitResponse(topics=[_answer_for(topic) for topic in request.topics])
-        self._asked = list(_existing(node, request.topics, self._answer.topics))
+        self._asked: list[Asked] = []
         self._index = 0
         self.deferred = Deferred()
 
     def start(self) -> None:
         request = self._request
+        denied = self._denied()
+        if denied:
+            self._deny(denied)
+            return
+        self._asked = list(_existing(self._node, self._context, request.topics, self._answer.topics))
         if not self._asked:
             self._finish()
         elif not request.group_id:
@@ -66,6 +74,18 @@ class _Commit:
                 self._refuse(error.code)
             else:
                 self._verify()
+
+    def _denied(self) -> ErrorCode:
+        node, context, request = self._node, self._context, self._request
+        return refusal(
+            node, context, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
+        ) or refusal(node, context, Operation.READ, Resource.GROUP, request.group_id)
+
+    def _deny(self, error: ErrorCode) -> None:
+        for topic in self._answer.topics:
+            for place in topic.partitions:
+                place.error_code = error
+        self._finish()
 
     def _verify(self) -> None:
         request = self._request
@@ -129,13 +149,19 @@ def _answer_for(topic: TxnOffsetCommitRequestTopic) -> TxnOffsetCommitResponseTo
 
 
 def _existing(
-    node: Node, topics: list[TxnOffsetCommitRequestTopic], answers: list[TxnOffsetCommitResponseTopic]
+    node: Node,
+    context: Context,
+    topics: list[TxnOffsetCommitRequestTopic],
+    answers: list[TxnOffsetCommitResponseTopic],
 ) -> Iterator[Asked]:
     """Those of the partitions that exist, each with its place in the answer; the others get their error."""
     for asked, answer in zip(topics, answers, strict=True):
         topic = node.topics.get(asked.name)
+        denied = refusal(node, context, Operation.READ, Resource.TOPIC, asked.name)
         for partition, place in zip(asked.partitions, answer.partitions, strict=True):
-            if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
+            if denied:
+                place.error_code = denied
+            elif topic is None or not 0 <= partition.partition_index < len(topic.partitions):
                 place.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 yield topic, partition, place

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from onceflow.broker.access import check, check_cluster
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, Setting, Source
 from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -33,16 +35,20 @@ def topic_settings(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
 
 
 def handle(node: Node, context: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=[_describe(node, asked, request) for asked in request.resources])
+    return DescribeConfigsResponse(results=[_describe(node, context, asked, request) for asked in request.resources])
 
 
-def _describe(node: Node, asked: DescribeConfigsResource, request: DescribeConfigsRequest) -> DescribeConfigsResult:
+def _describe(
+    node: Node, context: Context, asked: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
     try:
         match asked.resource_type:
             case 2:
+                check(node, context, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, asked.resource_name)
                 configs = list(_topic(node, asked.resource_name))
             case 4:
+                check_cluster(node, context, Operation.DESCRIBE_CONFIGS)
                 configs = list(_broker(node, asked.resource_name))
             case other:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resource type {other} is not served here.")
@@ -81,9 +87,11 @@ def _broker(node: Node, name: str) -> Iterator[DescribeConfigsResourceResult]:
 
 
 def _broker_synonyms(config: BrokerConfig, name: str) -> list[DescribeConfigsSynonym]:
-    default = DescribeConfigsSynonym(name=name, value=BROKER_SETTINGS[name].default, source=Source.DEFAULT)
+    setting = BROKER_SETTINGS[name]
+    default = DescribeConfigsSynonym(name=name, value=setting.default, source=Source.DEFAULT)
     if name in config.given:
-        return [DescribeConfigsSynonym(name=name, value=config.given[name], source=Source.STATIC_BROKER), default]
+        value = None if setting.sensitive else config.given[name]
+        return [DescribeConfigsSynonym(name=name, value=value, source=Source.STATIC_BROKER), default]
     return [default]
 
 
@@ -92,9 +100,10 @@ def _result(
 ) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=setting.name,
-        value=value,
+        value=None if setting.sensitive else value,
         read_only=read_only,
         config_source=source,
+        is_sensitive=setting.sensitive,
         synonyms=synonyms,
         config_type=setting.type,
         documentation=setting.doc,

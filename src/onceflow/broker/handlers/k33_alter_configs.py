@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
+from onceflow.broker.access import check, check_cluster
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ConfigError, ErrorCode, ProtocolError, StorageError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.alter_configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -36,7 +38,7 @@ def handle(node: Node, context: Context, request: AlterConfigsRequest) -> AlterC
             AlterConfigsResourceResponse(
                 error_code=code, error_message=message, resource_type=change.resource_type, resource_name=change.name
             )
-            for change, code, message in apply(node, changes, request.validate_only)
+            for change, code, message in apply(node, context, changes, request.validate_only)
         ]
     )
 
@@ -59,7 +61,9 @@ class Change(NamedTuple):
     make: Callable[[Overrides], dict[str, str]]
 
 
-def apply(node: Node, changes: list[Change], validate_only: bool) -> Iterator[tuple[Change, ErrorCode, str | None]]:
+def apply(
+    node: Node, context: Context, changes: list[Change], validate_only: bool
+) -> Iterator[tuple[Change, ErrorCode, str | None]]:
     """Carry out each change, or none of those that name the same resource. Gives the outcomes for the wire."""
     times = Counter((change.resource_type, change.name) for change in changes)
     for change in changes:
@@ -67,6 +71,7 @@ def apply(node: Node, changes: list[Change], validate_only: bool) -> Iterator[tu
         try:
             if times[change.resource_type, change.name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "One request names this resource more than once.")
+            _check_access(node, context, change)
             _apply(node, change, validate_only)
         except ProtocolError as error:
             code, message = error.code, error.message
@@ -75,6 +80,13 @@ def apply(node: Node, changes: list[Change], validate_only: bool) -> Iterator[tu
         except StorageError as error:
             code, message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
         yield change, code, message
+
+
+def _check_access(node: Node, context: Context, change: Change) -> None:
+    if change.resource_type == TOPIC_RESOURCE:
+        check(node, context, Operation.ALTER_CONFIGS, Resource.TOPIC, change.name)
+    else:
+        check_cluster(node, context, Operation.ALTER_CONFIGS)
 
 
 def _apply(node: Node, change: Change, validate_only: bool) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from onceflow.broker.access import refusal
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
+from onceflow.wire.acls import CLUSTER_NAME, Operation, Resource
 from onceflow.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -14,6 +16,9 @@ from onceflow.wire.messages.describe_log_dirs import (
 
 
 def handle(node: Node, context: Context, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    denied = refusal(node, context, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
+    if denied:
+        return DescribeLogDirsResponse(error_code=denied)
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from onceflow.broker.access import check
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.topics import PARTITIONS_MAX
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -19,17 +21,18 @@ from onceflow.wire.messages.create_partitions import (
 def handle(node: Node, context: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     times = Counter(asked.name for asked in request.topics)
     return CreatePartitionsResponse(
-        results=[_grow(node, asked, request.validate_only, times[asked.name] > 1) for asked in request.topics]
+        results=[_grow(node, context, asked, request.validate_only, times[asked.name] > 1) for asked in request.topics]
     )
 
 
 def _grow(
-    node: Node, asked: CreatePartitionsTopic, validate_only: bool, named_twice: bool
+    node: Node, context: Context, asked: CreatePartitionsTopic, validate_only: bool, named_twice: bool
 ) -> CreatePartitionsTopicResult:
     result = CreatePartitionsTopicResult(name=asked.name)
     try:
         if named_twice:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "One request names this topic more than once.")
+        check(node, context, Operation.ALTER, Resource.TOPIC, asked.name)
         topic = node.topics.named(asked.name)
         topic.check_not_internal()
         present = len(topic.partitions)

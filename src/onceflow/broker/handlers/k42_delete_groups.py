@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from onceflow.broker.access import check
 from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from onceflow.wire.schema import Message
 
@@ -17,6 +19,7 @@ def handle(node: Node, context: Context, request: DeleteGroupsRequest) -> Messag
     indexes: dict[int, int] = {}
     for at, result in enumerate(results):
         try:
+            check(node, context, Operation.DELETE, Resource.GROUP, result.group_id)
             index = node.groups.index_of(result.group_id)
             node.groups.write(index, node.groups.coordinators[index].delete_group(result.group_id))
             indexes[at] = index

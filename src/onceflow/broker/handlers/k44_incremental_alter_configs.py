@@ -36,7 +36,7 @@ def handle(node: Node, context: Context, request: IncrementalAlterConfigsRequest
             AlterConfigsResourceResponse(
                 error_code=code, error_message=message, resource_type=change.resource_type, resource_name=change.name
             )
-            for change, code, message in apply(node, changes, request.validate_only)
+            for change, code, message in apply(node, context, changes, request.validate_only)
         ]
     )
 

@@ -6,11 +6,13 @@ that does not exist. What was never committed is deleted with success.
 
 from __future__ import annotations
 
+from onceflow.broker.access import check, refusal
 from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.base import Group
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
@@ -22,14 +24,15 @@ from onceflow.wire.schema import Message
 
 
 def handle(node: Node, context: Context, request: OffsetDeleteRequest) -> Message | Deferred:
-    if not request.group_id:
-        return _refusal(ErrorCode.INVALID_GROUP_ID)
     try:
+        check(node, context, Operation.DELETE, Resource.GROUP, request.group_id)
+        if not request.group_id:
+            raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
         index = node.groups.index_of(request.group_id)
         coordinator = node.groups.coordinators[index]
         group = coordinator.known(request.group_id)
         group.check_offset_delete()
-        answers = [_answer_for(node, group, topic) for topic in request.topics]
+        answers = [_answer_for(node, context, group, topic) for topic in request.topics]
         allowed = [
             (topic.name, partition.partition_index)
             for topic in answers
@@ -42,12 +45,17 @@ def handle(node: Node, context: Context, request: OffsetDeleteRequest) -> Messag
     return node.groups.answer(index, OffsetDeleteResponse(topics=answers), _refusal)
 
 
-def _answer_for(node: Node, group: Group, asked: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
+def _answer_for(
+    node: Node, context: Context, group: Group, asked: OffsetDeleteRequestTopic
+) -> OffsetDeleteResponseTopic:
     topic = node.topics.get(asked.name)
     answer = OffsetDeleteResponseTopic(name=asked.name)
+    denied = refusal(node, context, Operation.READ, Resource.TOPIC, asked.name)
     for partition in asked.partitions:
         error = ErrorCode.NONE
-        if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
+        if denied:
+            error = denied
+        elif topic is None or not 0 <= partition.partition_index < len(topic.partitions):
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif group.is_subscribed(asked.name):
             error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC

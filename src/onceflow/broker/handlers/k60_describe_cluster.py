@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceflow.broker.access import cluster_operations
 from onceflow.broker.handlers import Context
-from onceflow.broker.handlers.k03_metadata import CLUSTER_OPERATIONS
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
 from onceflow.wire.messages.describe_cluster import (
@@ -24,11 +24,12 @@ def handle(node: Node, context: Context, request: DescribeClusterRequest) -> Des
             error_message="The request was sent to an endpoint of type BROKER.",
             endpoint_type=BROKERS,
         )
+    host, port = context.peer.address or (node.host, node.port)
     response = DescribeClusterResponse(
         cluster_id=node.cluster_id,
         controller_id=node.node_id,
-        brokers=[DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port)],
+        brokers=[DescribeClusterBroker(broker_id=node.node_id, host=host, port=port)],
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = cluster_operations(node, context)
     return response

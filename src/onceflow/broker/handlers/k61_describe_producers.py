@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from onceflow.broker.access import refusal
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -19,12 +21,15 @@ def handle(node: Node, context: Context, request: DescribeProducersRequest) -> D
     topics = []
     for asked in request.topics:
         topic = node.topics.get(asked.name)
-        partitions = [_describe(topic, index) for index in asked.partition_indexes]
+        denied = refusal(node, context, Operation.READ, Resource.TOPIC, asked.name)
+        partitions = [_describe(topic, index, denied) for index in asked.partition_indexes]
         topics.append(TopicResponse(name=asked.name, partitions=partitions))
     return DescribeProducersResponse(topics=topics)
 
 
-def _describe(topic: Topic | None, index: int) -> PartitionResponse:
+def _describe(topic: Topic | None, index: int, denied: ErrorCode) -> PartitionResponse:
+    if denied:
+        return PartitionResponse(partition_index=index, error_code=denied)
     if topic is None or not 0 <= index < len(topic.partitions):
         return PartitionResponse(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return PartitionResponse(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from onceflow.broker.access import is_visible, refusal
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
 from onceflow.txn.states import State
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -18,11 +20,14 @@ from onceflow.wire.messages.describe_transactions import (
 
 def handle(node: Node, context: Context, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
-        transaction_states=[_describe(node, transactional_id) for transactional_id in request.transactional_ids]
+        transaction_states=[_describe(node, context, id) for id in request.transactional_ids]
     )
 
 
-def _describe(node: Node, transactional_id: str) -> TransactionState:
+def _describe(node: Node, context: Context, transactional_id: str) -> TransactionState:
+    denied = refusal(node, context, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, transactional_id)
+    if denied:
+        return TransactionState(transactional_id=transactional_id, error_code=denied)
     transaction = node.transactions.coordinator.get(transactional_id)
     if transaction is None or transaction.state is State.DEAD:
         unknown = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transactional_id else ErrorCode.INVALID_REQUEST
@@ -37,5 +42,6 @@ def _describe(node: Node, transactional_id: str) -> TransactionState:
         topics=[
             TopicData(topic=name, partitions=[index for _, index in entries])
             for name, entries in groupby(sorted(transaction.partitions), key=lambda entry: entry[0])
+            if is_visible(node, context, Resource.TOPIC, name)
         ],
     )

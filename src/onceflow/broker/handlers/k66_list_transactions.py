@@ -5,11 +5,13 @@ By state, by producer id, by duration (v1, KIP-994) and by pattern (v2, KIP-1152
 
 from __future__ import annotations
 
+from onceflow.broker.access import is_visible
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
 from onceflow.group.topic_regex import BadRegex, TopicRegex
 from onceflow.txn.states import State
+from onceflow.wire.acls import Resource
 from onceflow.wire.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -40,5 +42,6 @@ def handle(node: Node, context: Context, request: ListTransactionsRequest) -> Li
             and (not request.producer_id_filters or transaction.producer_id in request.producer_id_filters)
             and (request.duration_filter < 0 or transaction.started_ms < started_before_ms)
             and (pattern is None or pattern.matches(transactional_id))
+            and is_visible(node, context, Resource.TRANSACTIONAL_ID, transactional_id)
         ],
     )

@@ -6,18 +6,22 @@
   go of it, and told to give partitions back by leaving them out.
 - v0 hands out member ids, in v1 clients make them (KIP-1082). v1 also subscribes by regular expression.
 - The answer comes when the group's change is on disk.
+- Access: all topics that are subscribed to by name must be visible to the client (29). An expression finds those that
+  are visible to the member whose heartbeat has it matched with the topics anew.
 
 Left out: racks have no influence, and a classic group that has members is not converted (69).
 """
 
 from __future__ import annotations
 
+from onceflow.broker.access import check, is_visible
 from onceflow.broker.consumer_groups import heartbeat
 from onceflow.broker.deferred import Deferred
 from onceflow.broker.groups import client_of
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -27,7 +31,17 @@ from onceflow.wire.schema import Message
 
 def handle(node: Node, context: Context, request: ConsumerGroupHeartbeatRequest) -> Message | Deferred:
     try:
-        index, answer = heartbeat(node.groups, request, context.version, client_of(context), node.clock.now_ms())
+        check(node, context, Operation.READ, Resource.GROUP, request.group_id)
+        for name in dict.fromkeys(request.subscribed_topic_names or ()):
+            check(node, context, Operation.DESCRIBE, Resource.TOPIC, name)
+        index, answer = heartbeat(
+            node.groups,
+            request,
+            context.version,
+            client_of(context),
+            node.clock.now_ms(),
+            visible=lambda name: is_visible(node, context, Resource.TOPIC, name),
+        )
     except ProtocolError as error:
         return _refusal(error.code, error.message)
     return node.groups.answer(index, answer, _refusal)

@@ -1,16 +1,18 @@
 """ConsumerGroupDescribe (69), v0-1: consumer groups, their members, what each has and is to have (KIP-848).
 
 A group that does not exist, or is a classic one, is 69; that is how a client learns to ask DescribeGroups. v1 says of
-a member that it uses the consumer protocol, as all do here.
+a member that it uses the consumer protocol, as all do here. A group that is assigned a topic which the client may not
+know of is 29 as a whole.
 """
 
 from __future__ import annotations
 
+from onceflow.broker.access import check, operations_of
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
-from onceflow.broker.handlers.k15_describe_groups import ALL_OPERATIONS
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -19,21 +21,34 @@ from onceflow.wire.messages.consumer_group_describe import (
 
 
 def handle(node: Node, context: Context, request: ConsumerGroupDescribeRequest) -> Deferred:
-    answer = _Answer(node, [_describe(node, group_id) for group_id in request.group_ids])
+    answer = _Answer(node, [_describe(node, context, group_id) for group_id in request.group_ids])
     if request.include_authorized_operations:
         for group in answer.found:
-            group.authorized_operations = ALL_OPERATIONS
+            group.authorized_operations = operations_of(node, context, Resource.GROUP, group.group_id)
     answer.wait()
     return answer.deferred
 
 
-def _describe(node: Node, group_id: str) -> DescribedGroup:
-    if not group_id:
-        return DescribedGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
+def _describe(node: Node, context: Context, group_id: str) -> DescribedGroup:
     try:
-        return node.groups.consumers[node.groups.index_of(group_id)].describe(group_id)
+        check(node, context, Operation.DESCRIBE, Resource.GROUP, group_id)
+        if not group_id:
+            raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
+        described = node.groups.consumers[node.groups.index_of(group_id)].describe(group_id)
+        for name in sorted(_topics(described)):
+            check(node, context, Operation.DESCRIBE, Resource.TOPIC, name)
+        return described
     except ProtocolError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+
+
+def _topics(described: DescribedGroup) -> set[str]:
+    return {
+        assigned.topic_name
+        for member in described.members
+        for assignment in (member.assignment, member.target_assignment)
+        for assigned in assignment.topic_partitions
+    }
 
 
 class _Answer:

@@ -1,0 +1,29 @@
+"""Warnings about strangers: at most one line per reason and minute, however many come."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+__all__ = ["complain"]
+
+logger = logging.getLogger(__name__)
+
+QUIET_S: Final = 60.0
+
+_quiet_until_s: Final[dict[str, float]] = {}
+_unsaid: Final[dict[str, int]] = {}
+
+
+def complain(reason: str, message: str, *args: object) -> None:
+    """Log a warning, unless there was one for this reason a moment ago. Reasons are few, and never a peer's words."""
+    now = time.monotonic()
+    if now < _quiet_until_s.get(reason, 0.0):
+        _unsaid[reason] = _unsaid.get(reason, 0) + 1
+        return
+    _quiet_until_s[reason] = now + QUIET_S
+    unsaid = _unsaid.pop(reason, 0)
+    if unsaid:
+        message += f" ({unsaid} more like it before this one.)"
+    logger.warning(message, *args)

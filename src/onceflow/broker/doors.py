@@ -1,0 +1,164 @@
+"""Letting connections in: limits first, then TLS, then `Connection`.
+
+We accept sockets ourselves, and not the loop for us: limits must hold before the handshake, which costs a stranger
+nothing and us a buffer and a signature.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from onceflow.broker.admission import PasswordChecks
+from onceflow.broker.complaints import complain
+from onceflow.broker.connection import Connection
+from onceflow.broker.request_memory import RequestMemory
+from onceflow.broker.tls_transport import TlsTransport
+from onceflow.config import BrokerConfig
+from onceflow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from onceflow.broker.node import Node
+
+__all__ = ["Door", "Doorkeeper", "limits_by_address"]
+
+ACCEPTED_PER_TURN: Final = 64
+REST_S: Final = 0.5
+"""Until the next try, when the system has no other socket for us."""
+CERTIFICATE_REASONS: Final = ("CERTIFICATE", "CERT", "UNKNOWN_CA")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """What the connections of one listener share."""
+
+    address: tuple[str, int] | None = None
+    """What its clients are told to connect to; None for the address that they came to."""
+    tls: ssl.SSLContext | None = None
+    checks: PasswordChecks | None = None
+    """Where passwords are checked; None if the listener asks for no login."""
+    memory: RequestMemory | None = None
+    setup_timeout_s: float = 30.0
+
+
+def limits_by_address(config: BrokerConfig) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`. Raises `ConfigError`."""
+    limits = {}
+    for word in config["max.connections.per.ip.overrides"]:
+        host, colon, count = word.rpartition(":")
+        if not colon or not host or not count.isdecimal():
+            raise ConfigError(f"max.connections.per.ip.overrides takes ADDRESS:COUNT,..., not {word!r}.")
+        limits[host.strip("[]")] = int(count)
+    return limits
+
+
+class Doorkeeper:
+    """Accepts for all listeners, and counts who is inside."""
+
+    def __init__(self, node: Node, connections: set[Connection]) -> None:
+        self._node = node
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._max: int = node.config["max.connections"]
+        self._max_by_address = limits_by_address(node.config)
+        self._max_per_address: int = node.config["max.connections.per.ip"]
+        self._inside = 0
+        self._inside_by_address: Counter[str] = Counter()
+        self._listening: dict[socket.socket, Door] = {}
+        self._entering: set[asyncio.Task[None]] = set()
+
+    def open(self, listener: socket.socket, door: Door) -> None:
+        self._listening[listener] = door
+        self._loop.add_reader(listener.fileno(), self._accept, listener, door)
+
+    def close(self) -> None:
+        for listener in self._listening:
+            self._loop.remove_reader(listener.fileno())
+        self._listening.clear()
+        for task in self._entering:
+            task.cancel()
+
+    def _accept(self, listener: socket.socket, door: Door) -> None:
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                accepted, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # too many open files, mostly
+                complain("accept", "No more connections can be accepted for now: %s.", error.strerror)
+                self._rest(listener, door)
+                return
+            self._let_in(accepted, str(address[0]), door)
+
+    def _rest(self, listener: socket.socket, door: Door) -> None:
+        self._loop.remove_reader(listener.fileno())
+
+        def again() -> None:
+            if listener in self._listening:
+                self._loop.add_reader(listener.fileno(), self._accept, listener, door)
+
+        self._loop.call_later(REST_S, again)
+
+    def _let_in(self, accepted: socket.socket, host: str, door: Door) -> None:
+        self._node.meters.connections += 1
+        if full := self._full(host):
+            self._node.meters.connections_refused[full] += 1
+            complain(full, "A connection from %s was refused: %s are open.", host, full)
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        self._inside += 1
+        self._inside_by_address[host] += 1
+        task = self._loop.create_task(self._enter(accepted, host, door))
+        self._entering.add(task)
+        task.add_done_callback(self._entering.discard)
+
+    def _full(self, host: str) -> str | None:
+        if self._inside >= self._max:
+            return "max.connections"
+        if self._inside_by_address[host] >= self._max_by_address.get(host, self._max_per_address):
+            return "max.connections.per.ip"
+        return None
+
+    def _left(self, host: str) -> None:
+        self._inside -= 1
+        self._inside_by_address[host] -= 1
+        if not self._inside_by_address[host]:
+            del self._inside_by_address[host]
+
+    async def _enter(self, accepted: socket.socket, host: str, door: Door) -> None:
+        came_at = time.monotonic()
+
+        def connection() -> Connection:
+            return Connection(self._node, self._connections, door, came_at, lambda: self._left(host))
+
+        def protocol() -> asyncio.BufferedProtocol:
+            if door.tls is None:
+                return connection()
+            return TlsTransport(
+                door.tls, connection, door.setup_timeout_s, lambda error: self._not_shaken_hands(host, error)
+            )
+
+        try:
+            await self._loop.connect_accepted_socket(protocol, accepted)
+        except OSError:
+            # Gone between being accepted and being let in, in which case nobody else says so.
+            accepted.close()
+            self._left(host)
+
+    def _not_shaken_hands(self, host: str, error: OSError) -> None:
+        self._left(host)
+        if isinstance(error, ConnectionError):
+            return  # gone before it said anything: somebody looked whether we are here
+        reason = getattr(error, "reason", None) or type(error).__name__
+        if isinstance(error, ssl.SSLError) and any(word in reason for word in CERTIFICATE_REASONS):
+            self._node.meters.failed_authentications["SSL"] += 1
+        else:
+            self._node.meters.connections_refused["tls"] += 1
+        words = str(reason).replace("_", " ").lower()
+        complain(f"tls: {words}", "TLS with %s was not agreed on: %s.", host, words)

@@ -1,0 +1,162 @@
+"""Metrics of a broker in its own process, scraped over HTTP: what only real connections and clients cause.
+
+What needs neither is in tests/unit/broker/test_watching.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+import onceflow
+from tests.support.raw import READ_COMMITTED, READ_UNCOMMITTED, Wire, batch
+from tests.support.scraping import OPENMETRICS, Scrape, scrape_of
+from tests.support.waiting import eventually
+
+RECORDS = 500
+WAIT_MS = 600
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[onceflow.Broker]:
+    with onceflow.Broker(http="127.0.0.1:0") as running:
+        yield running
+        assert "Traceback" not in running.log_file.read_text()
+
+
+@pytest.fixture
+def wire(broker: onceflow.Broker) -> Iterator[Wire]:
+    with Wire(broker.bootstrap) as connection:
+        yield connection
+
+
+@pytest.fixture
+def topic(wire: Wire) -> str:
+    name = f"t-{uuid4().hex[:8]}"
+    wire.create_topic(name)
+    return name
+
+
+def scrape(broker: onceflow.Broker, accept: str = "") -> Scrape:
+    assert broker.http_url is not None
+    return scrape_of(broker.http_url, accept)
+
+
+def reaches(broker: onceflow.Broker, expected: float, name: str, **labels: str) -> Scrape:
+    """The first scrape in which a metric has a value: a scrape may be of a moment ago."""
+
+    def look() -> Scrape | None:
+        found = scrape(broker)
+        return found if found.value(name, **labels) == expected else None
+
+    return eventually(look, f"{name}{labels} is {expected}")
+
+
+def value(found: Scrape, name: str, **labels: str) -> float:
+    value = found.value(name, **labels)
+    assert value is not None, f"{name}{labels} is absent"
+    return value
+
+
+def settled(broker: onceflow.Broker, wire: Wire, topic: str) -> Scrape:
+    """A scrape that knows all that has happened so far, by a record that this writes."""
+    messages_in = "kafka_server_brokertopicmetrics_messagesin_total"
+    mark = f"mark-{uuid4().hex[:8]}"
+    wire.create_topic(mark)
+    wire.produce(mark, batch("x"))
+    return reaches(broker, 1, messages_in, topic=mark)
+
+
+def test_what_clients_write_and_read_is_counted_by_topic(broker: onceflow.Broker, wire: Wire, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for number in range(RECORDS):
+        producer.produce(topic, f"{number:0100d}")
+    producer.commit_transaction()
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": topic, "enable.auto.commit": False}
+    consumer = Consumer({**settings, "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert len(consumer.consume(RECORDS, timeout=15)) == RECORDS
+    consumer.commit(offsets=[TopicPartition(topic, 0, RECORDS)], asynchronous=False)
+
+    found = reaches(broker, RECORDS + 1, "onceflow_records_consumed_total", topic=topic)  # and the marker
+    assert value(found, "kafka_server_brokertopicmetrics_messagesin_total", topic=topic) == RECORDS
+    assert value(found, "kafka_server_brokertopicmetrics_bytesin_total", topic=topic) > RECORDS * 100
+    sent = value(found, "kafka_server_brokertopicmetrics_bytesout_total", topic=topic)
+    assert sent >= value(found, "kafka_server_brokertopicmetrics_bytesin_total", topic=topic)
+    assert value(found, "onceflow_records_consumed_rate") > 0
+    assert value(found, "onceflow_consumers", isolation_level="read_committed") >= 1
+    assert value(found, "kafka_consumergroup_lag", consumergroup=topic, topic=topic, partition="0") == 1
+    assert value(found, "onceflow_offset_commit_latency_seconds_count") >= 1
+    assert value(found, "onceflow_offset_commit_latency_p99_ms") > 0
+    assert value(found, "onceflow_transactions_committed_total") >= 1
+    for request in ("Produce", "Fetch", "InitProducerId", "EndTxn"):
+        assert value(found, "onceflow_request_latency_seconds_count", request=request) >= 1
+        assert value(found, "onceflow_request_latency_p99_ms", request=request) > 0
+    assert value(found, "onceflow_request_rate", request="Produce") > 0
+    assert value(found, "onceflow_fsync_latency_seconds_count") >= 1
+    assert value(found, "onceflow_fsync_latency_seconds_sum") > 0
+    consumer.close()
+
+
+def test_waiting_in_a_long_poll_is_not_latency(broker: onceflow.Broker, wire: Wire, topic: str) -> None:
+    before = settled(broker, wire, topic)
+    wire.fetch(topic, 0, max_wait_ms=WAIT_MS)
+    after = settled(broker, wire, topic)
+    fetches = {"request": "Fetch"}
+
+    def added(name: str, **labels: str) -> float:
+        return value(after, name, **labels) - (before.value(name, **labels) or 0)
+
+    assert added("onceflow_request_latency_seconds_count", **fetches) == 1
+    assert added("onceflow_request_latency_seconds_sum", **fetches) < WAIT_MS / 1000 / 2
+    assert added("onceflow_fetch_wait_seconds_count") == 1
+    assert added("onceflow_fetch_wait_seconds_sum") >= WAIT_MS / 1000 * 0.99
+
+
+def test_waiting_for_the_disk_is_latency(broker: onceflow.Broker, wire: Wire, topic: str) -> None:
+    """A round of group commit is a part of what a produce takes."""
+    before = settled(broker, wire, topic)
+    for _ in range(20):
+        wire.produce(topic, batch("x"))
+    after = settled(broker, wire, topic)
+    name = "onceflow_request_latency_seconds"
+    fsync = value(after, "onceflow_fsync_latency_seconds_sum") - value(before, "onceflow_fsync_latency_seconds_sum")
+    took = value(after, f"{name}_sum", request="Produce") - value(before, f"{name}_sum", request="Produce")
+    assert value(after, f"{name}_count", request="Produce") - value(before, f"{name}_count", request="Produce") == 21
+    assert took > fsync / 2  # the rounds of what creates a topic are in the other
+
+
+def test_consumers_count_by_the_isolation_level_of_their_last_fetch(broker: onceflow.Broker, topic: str) -> None:
+    levels = ("read_committed", "read_uncommitted")
+    before = {level: value(scrape(broker), "onceflow_consumers", isolation_level=level) for level in levels}
+    with Wire(broker.bootstrap) as one, Wire(broker.bootstrap) as other:
+        one.fetch(topic, 0, max_wait_ms=0, isolation_level=READ_UNCOMMITTED)
+        one.fetch(topic, 0, max_wait_ms=0, isolation_level=READ_COMMITTED)
+        other.fetch(topic, 0, max_wait_ms=0, isolation_level=READ_UNCOMMITTED)
+        for level in levels:
+            reaches(broker, before[level] + 1, "onceflow_consumers", isolation_level=level)
+    for level in levels:  # who is gone is none
+        reaches(broker, before[level], "onceflow_consumers", isolation_level=level)
+
+
+def test_connections_are_counted(broker: onceflow.Broker) -> None:
+    before = scrape(broker)
+    accepted = value(before, "onceflow_connections_accepted_total")
+    with Wire(broker.bootstrap) as one:
+        one.new_producer()
+        found = reaches(broker, accepted + 1, "onceflow_connections_accepted_total")
+        assert value(found, "onceflow_connections") >= 1
+
+
+@pytest.mark.parametrize(("accept", "kind"), [("", "text/plain"), (OPENMETRICS, "application/openmetrics-text")])
+def test_a_scrape_is_in_the_format_that_was_asked_for(broker: onceflow.Broker, accept: str, kind: str) -> None:
+    found = scrape(broker, accept)
+    assert found.content_type.startswith(kind)
+    assert value(found, "onceflow_build_info", version=onceflow.__version__) == 1
+    assert value(found, "process_resident_memory_bytes") > 1 << 20
+    assert value(found, "kafka_brokers") == 1

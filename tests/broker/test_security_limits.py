@@ -1,0 +1,136 @@
+"""One bad client cannot take the broker down: how many may come, how much they may hold, and whose turn it is."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from onceflow.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from onceflow.wire.messages.find_coordinator import FindCoordinatorRequest
+from onceflow.wire.messages.metadata import MetadataRequest
+from tests.support.broker_process import BrokerProcess, run_broker_command
+from tests.support.raw import batch
+from tests.support.raw_client import RawClient, frame_of
+from tests.support.waiting import eventually
+
+MB = 1_000_000
+
+
+def is_served(client: RawClient) -> bool:
+    return bool(client.ask(MetadataRequest(topics=[])).brokers)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max.connections.per.ip": 2},
+        {"max.connections.per.ip": 1, "max.connections.per.ip.overrides": "10.0.0.1:9,127.0.0.1:2"},
+        {"max.connections": 2},
+    ],
+)
+def test_connections_beyond_the_limit_are_closed_and_those_within_served(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    with BrokerProcess(tmp_path / "data", settings=settings, durability="os") as broker:
+        with broker.client() as one, broker.client() as two:
+            assert is_served(one)
+            assert is_served(two)
+            for _ in range(3):
+                with broker.client() as three:
+                    assert three.waits_for_end()
+            assert is_served(one)
+
+        def there_is_room_again() -> bool:
+            with broker.client() as client, contextlib.suppress(Exception):
+                return is_served(client)
+            return False
+
+        eventually(there_is_room_again, "who leaves makes room")
+        assert broker.reports.count("was refused") == 1, "one line a minute"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("max.connections.per.ip.overrides=ten", ["max.connections.per.ip.overrides", "ADDRESS:COUNT"]),
+        ("queued.max.request.bytes=1000", ["queued.max.request.bytes", "socket.request.max.bytes"]),
+    ],
+)
+def test_limits_that_make_no_sense_are_one_sentence(tmp_path: Path, setting: str, words: list[str]) -> None:
+    done = run_broker_command(tmp_path / "data", "--listen", "127.0.0.1:0", "--set", setting)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    for word in words:
+        assert word in done.stderr
+
+
+def test_large_requests_wait_for_memory_and_small_ones_do_not(tmp_path: Path) -> None:
+    settings = {"socket.request.max.bytes": 20 * MB, "queued.max.request.bytes": 20 * MB, "message.max.bytes": 15 * MB}
+    with ExitStack() as stack:
+        broker = stack.enter_context(BrokerProcess(tmp_path / "data", settings=settings, durability="os"))
+        hog, patient, small = (stack.enter_context(broker.client()) for _ in range(3))
+        assert small.make_topic("t") == 0
+        hog.send_bytes(struct.pack(">i", 15 * MB) + bytes(MB))
+        assert is_served(small)
+        before = broker.memory_bytes
+        results: list[int] = []
+        large = batch(bytes(10 * MB))
+        sending = threading.Thread(target=lambda: results.append(patient.produce("t", large).error_code))
+        sending.start()
+        for _ in range(200):
+            assert is_served(small)
+        assert results == []
+        assert broker.memory_bytes - before < 5 * MB
+        hog.close()
+        sending.join(15)
+        assert results == [0]
+        assert is_served(small)
+
+
+def test_a_connection_with_thousands_of_requests_lets_others_have_their_turn(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", durability="os") as broker, broker.client() as greedy:
+        with broker.client() as other:
+            assert is_served(other)
+            # Small requests with small answers: thousands of them fit into what is read at a time.
+            flood = frame_of(FindCoordinatorRequest(key="g", key_type=0), 1) * 20_000
+            sending = threading.Thread(target=greedy.send_bytes, args=(flood,))
+            reading = threading.Thread(target=lambda: [greedy.read_frame() for _ in range(20_000)])
+            sending.start()
+            reading.start()
+            waits = []
+            while reading.is_alive():
+                began = time.monotonic()
+                assert is_served(other)
+                waits.append(time.monotonic() - began)
+            sending.join()
+        waits.sort()
+        assert waits[len(waits) // 2] < 0.05
+        assert len(waits) > 20
+
+
+def test_who_takes_no_answers_is_closed_after_a_while(tmp_path: Path) -> None:
+    settings = {"connections.max.idle.ms": 500}
+    with BrokerProcess(tmp_path / "data", settings=settings, durability="os") as broker:
+        with broker.client() as client:
+            assert client.make_topic("t") == 0
+            for _ in range(8):
+                assert client.produce("t", batch(bytes(900_000))).error_code == 0
+        with broker.client() as lazy:
+            wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MB)
+            fetch = FetchRequest(
+                max_wait_ms=0, min_bytes=1, max_bytes=50 * MB, topics=[FetchTopic(topic="t", partitions=[wanted])]
+            )
+            lazy.send_all([fetch] * 10)
+            process = psutil.Process(broker.pid)
+
+            def connections() -> int:
+                return sum(each.status == psutil.CONN_ESTABLISHED for each in process.net_connections("tcp"))
+
+            eventually(lambda: connections() == 0, "the broker gives up on it")
