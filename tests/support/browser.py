@@ -63,7 +63,7 @@ class Page:
         self._session: str | None = None
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self._ask(f"{domain}.enable")
 
     def __enter__(self) -> Page:
@@ -88,14 +88,33 @@ class Page:
                 found.append(event["params"]["entry"]["text"])
         return found
 
-    def open(self, path: Path) -> None:
-        self._ask("Page.navigate", url=path.resolve().as_uri())
-        while not any(each["method"] == "Page.loadEventFired" for each in self._events):
-            self._next()
-        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    @property
+    def requests(self) -> list[str]:
+        """The addresses that were asked for, whatever came of it."""
+        return [
+            event["params"]["request"]["url"]
+            for event in self._events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
 
-    def look(self, *, width: int = 1280, height: int = 900, scale: float = 1, is_dark: bool = False) -> None:
-        """The size of the window and the preferred colours."""
+    def forget(self) -> None:
+        """What was complained about and asked for so far."""
+        self._events.clear()
+
+    def open(self, path: Path) -> None:
+        self.visit(path.resolve().as_uri())
+
+    def visit(self, url: str) -> None:
+        before = len(self._events)
+        self._ask("Page.navigate", url=url)
+        while not any(each["method"] == "Page.loadEventFired" for each in self._events[before:]):
+            self._next()
+        self._settle()
+
+    def look(
+        self, *, width: int = 1280, height: int = 900, scale: float = 1, is_dark: bool = False, is_calm: bool = False
+    ) -> None:
+        """The size of the window, the preferred colours, and whether things may move."""
         self._ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -103,8 +122,12 @@ class Page:
             deviceScaleFactor=scale,
             mobile=width < 600,
         )
-        scheme = "dark" if is_dark else "light"
-        self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        wishes = {
+            "prefers-color-scheme": "dark" if is_dark else "light",
+            "prefers-reduced-motion": "reduce" if is_calm else "no-preference",
+        }
+        features = [{"name": name, "value": value} for name, value in wishes.items()]
+        self._ask("Emulation.setEmulatedMedia", features=features)
 
     def run(self, script: str) -> Any:
         """The value of an expression, awaited if it is a promise."""

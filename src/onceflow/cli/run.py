@@ -23,12 +23,14 @@ from onceflow.cli.durations import trigger
 from onceflow.client.addresses import BOOTSTRAP_VARIABLE
 from onceflow.errors import ConfigError
 from onceflow.pipelines.tables import SQL_VARIABLE
+from onceflow.spark.foreach_batch import METRICS_VARIABLE
 
 if TYPE_CHECKING:
     from onceflow.cli.run_display import BatchLines
     from onceflow.client.settings import ClientSettings
     from onceflow.pipelines import Pipeline
     from onceflow.pipelines.job import Job, JobSettings
+    from onceflow.spark.metrics import MetricsServer
 
 __all__ = ["add_parser", "run"]
 
@@ -70,6 +72,12 @@ def add_parser(subparsers: Any) -> None:
     _add_batches(parser)
     _add_database(parser)
     parser.add_argument("--json", action="store_true", help="a JSON object per micro-batch")
+    parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        default=os.environ.get(METRICS_VARIABLE) or None,
+        help=f"serve metrics for Prometheus there; port 0 is any, and is shown (default: ${METRICS_VARIABLE}, or none)",
+    )
     _add_spark(parser)
     _add_connection(parser)
 
@@ -141,12 +149,13 @@ def run(args: argparse.Namespace) -> int:
     app_id = args.app_id or f"{args.prefix}{pipeline.name}"
     checkpoint = args.checkpoint or f"{CHECKPOINTS}/{app_id}"
     with _Ending() as ending, ExitStack() as stack:
+        metrics = _metrics(args, stack)
         _knock_at_database(args, pipeline)
         clients = _clients(args, checkpoint, stack)
         _look_after_topics(args, pipeline, clients)
         settings = _job_settings(args, pipeline, clients, checkpoint, app_id)
         _look_after_tables(pipeline, settings)
-        return _run_job(args, pipeline, settings, ending)
+        return _run_job(args, pipeline, settings, ending, metrics)
     return 0  # asked to end before anything ran
 
 
@@ -157,6 +166,20 @@ def _loaded(name: str) -> Pipeline:
 
 
 # --- before it runs
+
+
+def _metrics(args: argparse.Namespace, stack: ExitStack) -> MetricsServer | None:
+    """Serves from now on: Spark takes long to start, and would find out late that somebody else listens there."""
+    if args.metrics is None:
+        return None
+    from onceflow.spark.metrics import MetricsServer
+
+    try:
+        server = stack.enter_context(MetricsServer(args.metrics))
+    except ConfigError as problem:
+        raise ConfigError(f"--metrics: {problem}") from None
+    _say(f"metrics at {server.url}")
+    return server
 
 
 def _clients(args: argparse.Namespace, checkpoint: str, stack: ExitStack) -> ClientSettings:
@@ -295,7 +318,13 @@ class _Ending:
         return kind is _AskedToEnd
 
 
-def _run_job(args: argparse.Namespace, pipeline: Pipeline, settings: JobSettings, ending: _Ending) -> int:
+def _run_job(
+    args: argparse.Namespace,
+    pipeline: Pipeline,
+    settings: JobSettings,
+    ending: _Ending,
+    metrics: MetricsServer | None,
+) -> int:
     from onceflow.cli.run_display import BatchLines
     from onceflow.cli.run_problems import told_by_spark
     from onceflow.pipelines.job import start
@@ -305,6 +334,8 @@ def _run_job(args: argparse.Namespace, pipeline: Pipeline, settings: JobSettings
         spark = _session(args, settings, log)
         stack.callback(spark.stop)
         ending.listen()
+        if metrics is not None:
+            metrics.watch(spark)
         lines = stack.enter_context(BatchLines(as_json=args.json))
         with told_by_spark(log):
             job = stack.enter_context(start(pipeline, lines.heard(settings), spark))

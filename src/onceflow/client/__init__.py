@@ -10,6 +10,7 @@
     connection   one socket and our own wire layer, for what librdkafka has no function for
     cluster      which broker to ask: coordinators, leaders, all of them
     transactions list, describe, find hanging ones, abort
+    watching     how a cluster looks at a moment, by asking (with watch_*: partitions, transactions, groups, progress)
 
 Nothing here knows our broker's classes: the same code runs against an Apache Kafka cluster. confluent_kafka
 is slow to import, so functions that need it import it themselves.

@@ -38,6 +38,7 @@ __all__ = [
     "committed_offsets",
     "leaders_of",
     "list_offsets",
+    "list_offsets_at",
     "persistently",
 ]
 
@@ -125,7 +126,7 @@ def list_offsets(
         refusals: list[ClientError] = []
         missing = [place for place in wanted if place not in found]
         for leader, places in leaders_of(cluster, missing).items():
-            for answer in _list_at(cluster, leader, {place: wanted[place] for place in places}, read_committed):
+            for answer in list_offsets_at(cluster, leader, {place: wanted[place] for place in places}, read_committed):
                 place, partition = answer
                 if partition.error_code == ErrorCode.NONE:
                     found[place] = partition.offset
@@ -141,9 +142,10 @@ def list_offsets(
     return {place: found[place] for place in wanted}
 
 
-def _list_at(
+def list_offsets_at(
     cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int], read_committed: bool
 ) -> list[tuple[TopicPartition, ListOffsetsPartitionResponse]]:
+    """As one leader answers, once, with a code for each partition."""
     by_topic: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
     for (topic, partition), timestamp in wanted.items():
         by_topic[topic].append(ListOffsetsPartition(partition_index=partition, timestamp=timestamp))

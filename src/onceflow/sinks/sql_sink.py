@@ -25,7 +25,7 @@ from onceflow.sinks.landing import Landing, Patience, Spoiled, Tries
 from onceflow.sinks.progress_table import now_ms
 from onceflow.sinks.spark_rows import LoadFailed, columns_of, load
 from onceflow.sinks.tables import Table
-from onceflow.spark.foreach_batch import BoundToDriver, check_app_id, claim, refuse_connect
+from onceflow.spark.foreach_batch import BoundToDriver, check_app_id, claim, look_for_metrics, refuse_connect
 from onceflow.spark.listening import BatchResult, Listeners, SinkListener, Step
 from onceflow.spark.problems import BatchFailed, SinkError
 from onceflow.spark.progress import Progress
@@ -96,7 +96,7 @@ class SqlSink:
         self.tables = tuple(tables)
         self._check_tables()
         self._patience = Patience(retries=retries, lock_timeout_s=lock_timeout_s, outage_s=outage_s)
-        self._listeners = Listeners(listeners)
+        self._listeners = Listeners(listeners, sink="sql")
         self._resuming = Resuming(app_id=app_id, sink="SqlSink", keeper="the database", new_checkpoint=new_checkpoint)
         self._landing = Landing(
             open_database(url),
@@ -119,8 +119,13 @@ class SqlSink:
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         refuse_connect(frame)
+        with self._listeners.batch(self.app_id, batch_id):
+            self._take(frame, batch_id)
+
+    def _take(self, frame: Any, batch_id: int) -> None:
         batch = running_batch(frame, batch_id, "SqlSink", "onceflow.sinks.write")
         claim(self._landing.database.shown, self.app_id, batch, frame.sparkSession, _ONE_CALL)
+        look_for_metrics(frame.sparkSession, batch.query_id)
         self.check(frame)
         self._prepare(batch)
         if self._resuming.was_committed(self._progress, batch):
@@ -175,9 +180,7 @@ class SqlSink:
         known = self._landing.fence(0)
         name = f"once:{once or uuid.uuid4()}"
         if known is not None and known.query_id == name:
-            result = BatchResult(app_id=self.app_id, batch_id=0, query_id=name, skipped=True)
-            self._tell(result)
-            return result
+            return self._tell(BatchResult(app_id=self.app_id, batch_id=0, query_id=name, skipped=True))
         return self._write(frame, Progress(app_id=self.app_id, query_id=name, batch_id=0, at_ms=now_ms()))
 
     # --- steps 3 to 8, repeated as a whole until they succeed
@@ -197,8 +200,7 @@ class SqlSink:
                     ) from failure.__cause__
                 log.warning("%s: batch %d is staged again: %s", self.app_id, progress.batch_id, failure)
                 continue
-            self._tell(result)
-            return result
+            return self._tell(result)
 
     def _attempt(self, frame: Any, progress: Progress, attempts: int) -> BatchResult:
         begun = time.monotonic()
@@ -242,9 +244,9 @@ class SqlSink:
             raise SinkError(f"{self.app_id}: {reason}. Nothing of batch {batch_id} was written")
         raise _Again(str(loaded.trouble), is_outage=isinstance(loaded.trouble, Gone))
 
-    def _tell(self, result: BatchResult) -> None:
+    def _tell(self, result: BatchResult) -> BatchResult:
         log.info("%s", result)
-        self._listeners.tell(result)
+        return self._listeners.tell(result)
 
 
 def write(frame: Any, *, once: str | None = None, **settings: Any) -> BatchResult:
@@ -259,7 +261,8 @@ def write(frame: Any, *, once: str | None = None, **settings: Any) -> BatchResul
         raise ConfigError("this DataFrame streams: use df.writeStream.foreachBatch(SqlSink(...))")
     sink = SqlSink(**settings)
     try:
-        return sink._write_once(frame, once)
+        with sink._listeners.batch(sink.app_id, 0):
+            return sink._write_once(frame, once)
     finally:
         sink.close()
 

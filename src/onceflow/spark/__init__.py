@@ -16,7 +16,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onceflow.spark.listening import BatchResult, SinkListener, Step
+    from onceflow.spark.listening import BatchFailure, BatchResult, SinkListener, Step
+    from onceflow.spark.metrics import serve_metrics
     from onceflow.spark.problems import (
         BatchFailed,
         CheckpointMismatch,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchFailed",
+    "BatchFailure",
     "BatchResult",
     "CheckpointMismatch",
     "CommitUnknown",
@@ -44,6 +46,7 @@ __all__ = [
     "TransactionTimedOut",
     "lag",
     "register",
+    "serve_metrics",
     "session",
     "sinks",
     "write",
@@ -57,7 +60,9 @@ _WHERE = {
     "DataLossError": "source",
     "session": "sessions",
     "sinks": "together",
+    "BatchFailure": "listening",
     "BatchResult": "listening",
+    "serve_metrics": "metrics",
     "SinkListener": "listening",
     "Step": "listening",
 } | dict.fromkeys(

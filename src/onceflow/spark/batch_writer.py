@@ -65,7 +65,7 @@ class BatchWriter:
     ) -> None:
         self.settings = settings
         self.app_id = app_id
-        self._listeners = Listeners(listeners)
+        self.listeners = Listeners(listeners)
         self._version = version
         self._cluster: Cluster | None = None
         self._transaction: SharedTransaction | None = None
@@ -101,7 +101,7 @@ class BatchWriter:
             patience_s=self.settings.delivery_timeout_ms / 1000,
             version=self._version,
         )
-        with self._listeners.step(Step.FENCE, batch_id), self._explained():
+        with self.listeners.step(Step.FENCE, batch_id), self._explained():
             transaction.fence()
         self._transaction = transaction
         self._used_at = time.monotonic()
@@ -109,7 +109,7 @@ class BatchWriter:
 
     def progress(self, batch_id: int) -> Progress | None:
         """Of the app, as of the fence."""
-        with self._listeners.step(Step.PROGRESS, batch_id), self._explained():
+        with self.listeners.step(Step.PROGRESS, batch_id), self._explained():
             ensure_topic(self.cluster)
             return read_progress(self.cluster, self.app_id)
 
@@ -138,8 +138,7 @@ class BatchWriter:
                     ) from failure.__cause__
                 log.warning("%s: batch %d failed, running it again as a whole: %s", self.app_id, batch_id, failure)
                 continue
-            self.tell(result)
-            return result
+            return self.tell(result)
 
     def write_at_least_once(self, frame: Any, batch_id: int, query_id: str) -> BatchResult:
         """Without a transaction: a batch that is run again is written again."""
@@ -156,12 +155,11 @@ class BatchWriter:
             tasks=len(rows),
             write_ms=(time.monotonic() - begun) * 1000,
         )
-        self.tell(result)
-        return result
+        return self.tell(result)
 
-    def tell(self, result: BatchResult) -> None:
+    def tell(self, result: BatchResult) -> BatchResult:
         log.info("%s", result)
-        self._listeners.tell(result)
+        return self.listeners.tell(result)
 
     def _attempt(self, frame: Any, batch_id: int, query_id: str, recorded: Recorded, attempts: int) -> BatchResult:
         transaction = self._owned()
@@ -174,18 +172,18 @@ class BatchWriter:
         )
         try:
             ticket = self._next_ticket(transaction)
-            with self._listeners.step(Step.WRITE, batch_id):
+            with self.listeners.step(Step.WRITE, batch_id):
                 recording = _Recording(lambda: self._record(recorded, transaction), ahead=ticket.version == V2)
                 try:
                     tasks = self._run_tasks(frame, batch_id, run, sequencer, transaction)
                 finally:
                     recording.wait()
             written = time.monotonic()
-            with self._listeners.step(Step.VERIFY, batch_id):
+            with self.listeners.step(Step.VERIFY, batch_id):
                 reports = self._verified(run, tasks, transaction)
-            with self._listeners.step(Step.RECORD, batch_id):
+            with self.listeners.step(Step.RECORD, batch_id):
                 recording.finish()
-            with self._listeners.step(Step.COMMIT, batch_id):
+            with self.listeners.step(Step.COMMIT, batch_id):
                 if any(each.rows for each in reports.values()) or recorded:
                     transaction.commit()
                 else:

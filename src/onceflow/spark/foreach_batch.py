@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from typing import Any, Final
@@ -9,7 +10,9 @@ from typing import Any, Final
 from onceflow.errors import ConfigError
 from onceflow.spark.query import MicroBatch, query_is_active
 
-__all__ = ["BoundToDriver", "check_app_id", "claim", "refuse_connect"]
+__all__ = ["METRICS_VARIABLE", "BoundToDriver", "check_app_id", "claim", "look_for_metrics", "refuse_connect"]
+
+METRICS_VARIABLE: Final = "ONCEFLOW_METRICS"
 
 _CLASSIC: Final = "use a classic session (spark-submit, or SparkSession.builder.master(...)) for this job"
 
@@ -17,6 +20,14 @@ _CLASSIC: Final = "use a classic session (spark-submit, or SparkSession.builder.
 def check_app_id(app_id: Any, keeper: str) -> None:
     if not isinstance(app_id, str) or not app_id.strip():
         raise ConfigError(f"app_id must be a name: it identifies the application to {keeper}, over restarts")
+
+
+def look_for_metrics(spark: Any, query_id: str) -> None:
+    """With ONCEFLOW_METRICS=HOST:PORT in the environment, the first sink of a process has metrics served there."""
+    if address := os.environ.get(METRICS_VARIABLE):
+        from onceflow.spark.metrics import serve_by_environment
+
+        serve_by_environment(address, spark, query_id)
 
 
 # --- Spark Connect

@@ -1,13 +1,17 @@
-"""What a sink tells about its work: the result of each micro-batch, and each step as it happens."""
+"""What a sink tells about its work: the result of each micro-batch, each step as it happens, and what failed."""
 
 from __future__ import annotations
 
 import enum
+import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-__all__ = ["BatchResult", "Listeners", "SinkListener", "Step"]
+__all__ = ["BatchFailure", "BatchResult", "Listeners", "SinkListener", "Step", "listen_everywhere", "stop_listening"]
+
+log = logging.getLogger("onceflow.spark")
 
 
 class Step(enum.Enum):
@@ -52,6 +56,19 @@ class BatchResult:
     write_ms: float = 0.0
     commit_ms: float = 0.0
     """Verify, record and commit: what the transaction adds to the batch."""
+    sink: str = "kafka"
+    """`kafka` or `sql`."""
+    started_ms: int = 0
+    """When the sink was called, in milliseconds since 1970."""
+    duration_ms: float = 0.0
+    """From then until now: all attempts, and for the first micro-batch of a run the fence and the progress."""
+    steps_ms: Mapping[Step, float] = field(default_factory=dict)
+    """How long each step took, all attempts together."""
+
+    @property
+    def transaction_ms(self) -> float:
+        """What exactly-once took of the micro-batch: every step but the writing."""
+        return sum(each for step, each in self.steps_ms.items() if step is not Step.WRITE)
 
     def __str__(self) -> str:
         if self.skipped:
@@ -68,12 +85,27 @@ class BatchResult:
         return f"{self.bytes:,} bytes to {sum(map(len, self.partitions.values()))} partitions"
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchFailure:
+    """A micro-batch for which the sink was called, and raised."""
+
+    app_id: str
+    batch_id: int
+    sink: str
+    attempts: int
+    """How often tasks were started."""
+    problem: BaseException
+
+
 class SinkListener:
     """Override what you want to hear. Called on the driver, in the query's thread: be quick. What is raised here
     fails the batch."""
 
     def on_batch(self, result: BatchResult) -> None:
         """After each micro-batch."""
+
+    def on_failure(self, failure: BatchFailure) -> None:
+        """The sink raises, and the query ends with it. What is raised here is logged, and does not hide the reason."""
 
     def before(self, step: Step, batch_id: int) -> None:
         """A step is about to begin."""
@@ -82,20 +114,84 @@ class SinkListener:
         """A step has been completed."""
 
 
+_everywhere: tuple[SinkListener, ...] = ()
+
+
+def listen_everywhere(listener: SinkListener) -> None:
+    """To all sinks of this process, those that exist already among them."""
+    global _everywhere
+    _everywhere = (*_everywhere, listener)
+
+
+def stop_listening(listener: SinkListener) -> None:
+    global _everywhere
+    _everywhere = tuple(each for each in _everywhere if each is not listener)
+
+
 class Listeners:
-    """All listeners of a sink."""
+    """All listeners of a sink, and the clock of its micro-batches."""
 
-    def __init__(self, listeners: Iterable[SinkListener]) -> None:
-        self._all = tuple(listeners)
+    def __init__(self, listeners: Iterable[SinkListener], *, sink: str = "kafka") -> None:
+        self._own = tuple(listeners)
+        self._sink = sink
+        self._begin()
 
-    def tell(self, result: BatchResult) -> None:
-        for each in self._all:
+    @contextmanager
+    def batch(self, app_id: str, batch_id: int) -> Iterator[None]:
+        """Around all that is done for a micro-batch. What is raised inside is told, and goes on."""
+        self._begin()
+        try:
+            yield
+        except BaseException as problem:
+            self._tell_failure(app_id, batch_id, problem)
+            raise
+
+    @property
+    def started_ms(self) -> int:
+        """When this micro-batch began."""
+        return self._started_ms
+
+    def tell(self, result: BatchResult) -> BatchResult:
+        """The result, with what the clock says."""
+        result = replace(
+            result,
+            sink=self._sink,
+            started_ms=self._started_ms,
+            duration_ms=(time.monotonic() - self._begun) * 1000,
+            steps_ms=dict(self._steps_ms),
+        )
+        for each in self._all():
             each.on_batch(result)
+        return result
 
     @contextmanager
     def step(self, step: Step, batch_id: int) -> Iterator[None]:
-        for each in self._all:
+        for each in self._all():
             each.before(step, batch_id)
-        yield
-        for each in self._all:
+        self._attempts += step is Step.WRITE
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._steps_ms[step] = self._steps_ms.get(step, 0.0) + (time.monotonic() - begun) * 1000
+        for each in self._all():
             each.after(step, batch_id)
+
+    def _all(self) -> tuple[SinkListener, ...]:
+        """Those who only look come first: a listener that raises ends the batch, and they have seen it by then."""
+        return (*_everywhere, *(each for each in self._own if each not in _everywhere))
+
+    def _begin(self) -> None:
+        self._begun, self._started_ms = time.monotonic(), time.time_ns() // 1_000_000
+        self._steps_ms: dict[Step, float] = {}
+        self._attempts = 0
+
+    def _tell_failure(self, app_id: str, batch_id: int, problem: BaseException) -> None:
+        failure = BatchFailure(
+            app_id=app_id, batch_id=batch_id, sink=self._sink, attempts=self._attempts, problem=problem
+        )
+        for each in self._all():
+            try:
+                each.on_failure(failure)
+            except Exception:
+                log.warning("%s: a listener raised when told that batch %d has failed", app_id, batch_id, exc_info=True)

@@ -13,6 +13,23 @@ tells.
   be about the record. From there on everything is read, and each record is judged by the marker behind it: there
   compaction has not been. What has no marker is open, which is nothing of ours after the fence.
 - Always partition 0: an app's record must not move when somebody adds partitions.
+
+The format, version 1. The key is the app id, in UTF-8; the value is JSON; the record's timestamp is `at_ms`. Who reads
+it passes over what it does not know, and does without what is not there:
+
+    version     1
+    query       Spark's id of the query; "once:NAME" of `write(once=NAME)`
+    batch       the number of the micro-batch
+    offsets     where the application's Kafka sources stand: {"topic": {"0": 42}}
+    at_ms       when this was put down: before the tasks write, since in V2 it is sent while they do
+    started_ms  when the sink was called for the micro-batch. (This and what follows is for those who watch,
+                `monitor/micro_batches.py`; nothing is decided by it.)
+    previous    the micro-batch before, if the same sink wrote it; by then everything about it is known:
+                {"batch": its number, "started_ms", "committed_ms", "rows",
+                 "transaction_ms": what the transaction took: fence, progress, verify, record, commit}
+
+When the batch itself was committed the marker of the transaction says: the timestamp of the next control batch of the
+same producer id. A tombstone (a null value) is an application that somebody wants forgotten.
 """
 
 from __future__ import annotations
@@ -31,6 +48,7 @@ from onceflow.client.offsets import EARLIEST, LATEST, NotYet, committed_offsets,
 from onceflow.client.problems import ClientError
 from onceflow.client.shared_transaction import SharedTransaction
 from onceflow.errors import ErrorCode, OnceflowError
+from onceflow.monitor.micro_batches import PROGRESS_PARTITION, PROGRESS_TOPIC
 from onceflow.spark.planning import from_json, to_json
 from onceflow.wire.batch import BatchHeader
 from onceflow.wire.compression import Codec
@@ -39,10 +57,17 @@ from onceflow.wire.messages.describe_configs import DescribeConfigsRequest, Desc
 from onceflow.wire.messages.metadata import MetadataRequest
 from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_records
 
-__all__ = ["PROGRESS_TOPIC", "Progress", "ProgressError", "committed_start", "ensure_topic", "read_progress"]
+__all__ = [
+    "PROGRESS_TOPIC",
+    "Finished",
+    "Progress",
+    "ProgressError",
+    "committed_start",
+    "ensure_topic",
+    "read_progress",
+]
 
-PROGRESS_TOPIC: Final = "_onceflow_progress"
-PARTITION: Final = 0
+PARTITION: Final = PROGRESS_PARTITION
 TOPIC_RESOURCE: Final = 2
 TOPIC_SETTINGS: Final = {
     "cleanup.policy": "compact",
@@ -58,6 +83,26 @@ class ProgressError(OnceflowError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Finished:
+    """The final figures of a micro-batch, for those who watch."""
+
+    batch_id: int
+    started_ms: int
+    committed_ms: int
+    rows: int
+    transaction_ms: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch": self.batch_id,
+            "started_ms": self.started_ms,
+            "committed_ms": self.committed_ms,
+            "rows": self.rows,
+            "transaction_ms": round(self.transaction_ms, 1),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """The last micro-batch of an application that was committed."""
 
@@ -68,6 +113,9 @@ class Progress:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Where the application's Kafka sources stand."""
     at_ms: int = 0
+    started_ms: int | None = field(default=None, compare=False)
+    previous: Finished | None = field(default=None, compare=False)
+    """For those who watch; they are written, and never read back."""
 
     def to_batch(self, *, producer_id: int, epoch: int, sequence: int) -> bytes:
         """The record as a batch of its own."""
@@ -78,6 +126,10 @@ class Progress:
             "offsets": to_json(self.offsets),
             "at_ms": self.at_ms,
         }
+        if self.started_ms is not None:
+            value["started_ms"] = self.started_ms
+        if self.previous is not None:
+            value["previous"] = self.previous.to_json()
         record = Record(0, self.at_ms, self.app_id.encode(), json.dumps(value, separators=(",", ":")).encode())
         return build_batch(
             [record],

@@ -9,6 +9,7 @@ sources whose offsets look different are not Kafka's and have no part in the boo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,6 +21,7 @@ __all__ = ["MicroBatch", "running_batch"]
 
 QUERY_ID: Final = "sql.streaming.queryId"
 SCAN: Final = "StreamingDataSourceV2ScanRelation"
+_INTERVAL: Final = re.compile(r"ProcessingTimeTrigger\((\d+)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,19 @@ def query_is_active(spark: Any, query_id: str) -> bool:
     """Whether a query with this id is running in this process."""
     execution = _execution(spark, query_id)
     return execution is not None and bool(execution.isActive())
+
+
+def session_of(spark: Any, query_id: str) -> Any:
+    """Spark's own object for the session in which a query was started; None if it is not running."""
+    execution = _execution(spark, query_id)
+    return None if execution is None else execution.sparkSession()
+
+
+def trigger_interval_s(spark: Any, query_id: str) -> float | None:
+    """From the start of one micro-batch to the next; None if the query has no such interval, or is not running."""
+    execution = _execution(spark, query_id)
+    found = None if execution is None else _INTERVAL.fullmatch(str(execution.trigger().toString()))
+    return None if found is None else int(found[1]) / 1000
 
 
 def _execution(spark: Any, query_id: str) -> Any:

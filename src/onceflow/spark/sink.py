@@ -36,10 +36,10 @@ from onceflow.client.cluster import Refused, TopicPartition
 from onceflow.client.offsets import persistently
 from onceflow.errors import ConfigError, ErrorCode
 from onceflow.spark.batch_writer import BatchWriter, Recorded
-from onceflow.spark.foreach_batch import BoundToDriver, check_app_id, claim, refuse_connect
+from onceflow.spark.foreach_batch import BoundToDriver, check_app_id, claim, look_for_metrics, refuse_connect
 from onceflow.spark.listening import BatchResult, SinkListener
 from onceflow.spark.problems import SinkError
-from onceflow.spark.progress import Progress
+from onceflow.spark.progress import Finished, Progress
 from onceflow.spark.query import MicroBatch, query_is_active, running_batch
 from onceflow.spark.resuming import Resuming
 from onceflow.spark.writing import WriteSettings, check_columns
@@ -80,13 +80,18 @@ class KafkaSink:
         weakref.finalize(self, self._writer.close)  # sockets and a thread
         self._progress: Progress | None = None
         self._known_run: str | None = None  # the run of a query for which steps 1 and 2 were taken
+        self._last: BatchResult | None = None
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         refuse_connect(frame)
-        frame = self._selected(frame)
+        with self._writer.listeners.batch(self.app_id, batch_id):
+            self._take(self._selected(frame), batch_id)
+
+    def _take(self, frame: Any, batch_id: int) -> None:
         check_columns(frame.schema, self.settings.topic, self.settings.batch_header)
         batch = running_batch(frame, batch_id)
         claim(self.settings.bootstrap_servers, self.app_id, batch, frame.sparkSession, _ONE_CALL)
+        look_for_metrics(frame.sparkSession, batch.query_id)
         if not self.settings.is_exactly_once:
             self._writer.write_at_least_once(frame, batch_id, batch.query_id)
             return
@@ -97,7 +102,9 @@ class KafkaSink:
             return
         recorded = self._recorded(batch)
         self._known_run = None  # until it is certain what has become of this batch
-        self._writer.write(frame, batch_id, batch.query_id, recorded, is_stopping=lambda: _is_stopping(frame, batch))
+        self._last = self._writer.write(
+            frame, batch_id, batch.query_id, recorded, is_stopping=lambda: _is_stopping(frame, batch)
+        )
         self._progress = recorded.progress
         self._known_run = batch.run_id
 
@@ -145,6 +152,8 @@ class KafkaSink:
             batch_id=batch.batch_id,
             offsets={**before, **batch.ends},
             at_ms=time.time_ns() // 1_000_000,
+            started_ms=self._writer.listeners.started_ms,
+            previous=_finished(self._last, batch),
         )
         offsets = batch.ends if self._is_same_cluster(batch) else {}
         return Recorded(progress, self._existing(offsets))
@@ -196,20 +205,30 @@ def write(
         raise ConfigError("this DataFrame streams: use df.writeStream.foreachBatch(KafkaSink(...))")
     writer = BatchWriter(checked, app_id or f"onceflow-write-{uuid.uuid4()}", tuple(listeners))
     try:
-        if not checked.is_exactly_once:
-            return writer.write_at_least_once(frame, 0, once or "")
-        writer.fence(0)
-        name = f"once:{once}"
-        if once is not None:
-            known = writer.progress(0)
-            if known is not None and known.query_id == name:
-                result = BatchResult(app_id=writer.app_id, batch_id=0, query_id=name, skipped=True)
-                writer.tell(result)
-                return result
-        progress = Progress(app_id=writer.app_id, query_id=name, batch_id=0, at_ms=time.time_ns() // 1_000_000)
-        return writer.write(frame, 0, name, Recorded(progress if once is not None else None))
+        with writer.listeners.batch(writer.app_id, 0):
+            return _write_once(writer, frame, once)
     finally:
         writer.close()
+
+
+def _write_once(writer: BatchWriter, frame: Any, once: str | None) -> BatchResult:
+    if not writer.settings.is_exactly_once:
+        return writer.write_at_least_once(frame, 0, once or "")
+    writer.fence(0)
+    name = f"once:{once}"
+    if once is None:
+        return writer.write(frame, 0, name, Recorded())
+    known = writer.progress(0)
+    if known is not None and known.query_id == name:
+        return writer.tell(BatchResult(app_id=writer.app_id, batch_id=0, query_id=name, skipped=True))
+    progress = Progress(
+        app_id=writer.app_id,
+        query_id=name,
+        batch_id=0,
+        at_ms=time.time_ns() // 1_000_000,
+        started_ms=writer.listeners.started_ms,
+    )
+    return writer.write(frame, 0, name, Recorded(progress))
 
 
 def _settings(**given: Any) -> WriteSettings:
@@ -223,6 +242,19 @@ def _settings(**given: Any) -> WriteSettings:
         near = difflib.get_close_matches(unknown, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known)}"
         raise ConfigError(f"{unknown!r} is not a setting of the sink: {hint}") from None
+
+
+def _finished(last: BatchResult | None, batch: MicroBatch) -> Finished | None:
+    """The final figures of the micro-batch before, if they are known."""
+    if last is None or last.query_id != batch.query_id:
+        return None
+    return Finished(
+        batch_id=last.batch_id,
+        started_ms=last.started_ms,
+        committed_ms=last.started_ms + round(last.duration_ms),
+        rows=last.rows,
+        transaction_ms=last.transaction_ms,
+    )
 
 
 def _is_stopping(frame: Any, batch: MicroBatch) -> bool:

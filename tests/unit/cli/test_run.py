@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -24,7 +26,8 @@ from onceflow.client.settings import ClientSettings
 from onceflow.errors import OnceflowError
 from onceflow.pipelines import job as jobs
 from onceflow.pipelines.job import Job, JobSettings
-from onceflow.spark.listening import BatchResult
+from onceflow.spark.listening import BatchResult, Listeners
+from onceflow.spark.metrics import MetricsServer
 
 CLICKS = """
 from typing import NamedTuple
@@ -46,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of one's own, with modules that are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "")
-    for name in ("ONCEFLOW_BOOTSTRAP", "ONCEFLOW_SQL"):
+    for name in ("ONCEFLOW_BOOTSTRAP", "ONCEFLOW_SQL", "ONCEFLOW_METRICS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "clicks_of_a_test.py").write_text(CLICKS)
@@ -84,6 +87,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
         (["clicks_of_a_test:NUMBER"], "clicks_of_a_test:NUMBER is not a Pipeline: it is 7"),
         (["clicks_of_a_test:CLICKS", "--trigger", "soon"], "'soon' is not a time such as 100ms, '1 second' or 0"),
         (["clicks_of_a_test:CLICKS", "--per-batch", "0"], "'0' is not a whole number from 1 up"),
+        (["clicks_of_a_test:CLICKS", "--metrics", "4041"], "--metrics: '4041' is no address for metrics"),
         (["clicks_of_a_test:CLICKS", "--starting-offsets", "7"], "invalid choice: '7'"),
         (["clicks_of_a_test:CLICKS", "--until-now", "--trigger", "1s"], "leave out --trigger"),
         (["clicks_of_a_test:CLICKS", "--client-config", "a"], "should look like NAME=VALUE"),
@@ -297,6 +301,37 @@ def test_with_a_database_its_tables_are_there_before_spark_and_lines_say_how_muc
     assert main([*command, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["landed"], said["landing_attempts"]) == ({"l_user_summaries": 4, "l_validated_orders": 1000}, 1)
+
+
+def test_metrics_are_served_from_before_spark_starts_until_the_job_ends(
+    broker: onceflow.Broker, stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched: list[Any] = []
+    monkeypatch.setattr(MetricsServer, "watch", lambda _, spark: watched.append(spark))
+    urls: list[str] = []
+
+    def scrape(_: Query) -> None:
+        urls.append(re.findall("metrics at (.*)", capsys.readouterr().err)[0])
+        Listeners([]).tell(BatchResult(app_id="a", batch_id=0, query_id="q", rows=20))
+        with urlopen(urls[0], timeout=10) as answer:
+            assert 'onceflow_microbatch_rows_total{app="a",sink="kafka"} 20.0' in answer.read().decode()
+
+    stage.query = Query(scrape)
+    command = ["run", "clicks_of_a_test:CLICKS", "--bootstrap", broker.bootstrap, "--create-topics"]
+    assert main([*command, "--metrics", "127.0.0.1:0"]) == 0
+    assert watched == [stage.spark]
+    with pytest.raises(OSError, match="refused"):
+        urlopen(urls[0], timeout=10)
+
+
+def test_a_port_for_metrics_that_somebody_has_is_one_sentence_and_spark_is_not_started(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        assert main(["run", "clicks_of_a_test:CLICKS", "--metrics", address]) == 2
+    assert f"--metrics: cannot serve metrics at {address}: address already in use" in complaint(capsys)
+    assert stage.settings is None
 
 
 def test_a_pipeline_with_state_cannot_begin_where_it_left_off_and_spark_is_not_started(

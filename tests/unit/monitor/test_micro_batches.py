@@ -1,0 +1,105 @@
+"""Micro-batches from progress records: in their order, completed by the next one, whatever else is in the topic."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from onceflow.monitor.micro_batches import PROGRESS_PARTITION, PROGRESS_TOPIC, MicroBatches
+from onceflow.monitor.snapshot import MicroBatch
+from onceflow.spark import progress as written
+from onceflow.spark.progress import Finished, Progress
+from onceflow.wire.records import read_records
+
+
+def record(batch_id: int, app_id: str = "app", query_id: str = "q", **more: Any) -> tuple[bytes, bytes]:
+    """As the sink writes it."""
+    progress = Progress(app_id=app_id, query_id=query_id, batch_id=batch_id, at_ms=100 + batch_id, **more)
+    [found] = read_records(progress.to_batch(producer_id=1, epoch=0, sequence=0))
+    assert found.key is not None
+    assert found.value is not None
+    return found.key, found.value
+
+
+def finished(batch_id: int) -> Finished:
+    return Finished(batch_id=batch_id, started_ms=90, committed_ms=130, rows=7, transaction_ms=12.34)
+
+
+def test_what_is_written_and_what_is_read_is_the_same_topic() -> None:
+    assert (written.PROGRESS_TOPIC, written.PARTITION) == (PROGRESS_TOPIC, PROGRESS_PARTITION)
+
+
+def test_a_batch_is_known_by_its_record_and_completed_by_the_next() -> None:
+    batches = MicroBatches()
+    batches.see(*record(0, started_ms=95), committed_ms=120)
+    expected = MicroBatch(app_id="app", batch_id=0, recorded_ms=100, started_ms=95, committed_ms=120)
+    assert batches.last == (expected,)
+    batches.see(*record(1, started_ms=140, previous=finished(0)))
+    assert batches.last == (
+        MicroBatch(
+            app_id="app",
+            batch_id=0,
+            recorded_ms=100,
+            started_ms=90,
+            committed_ms=130,
+            transaction_ms=12.3,
+            rows=7,
+        ),
+        MicroBatch(app_id="app", batch_id=1, recorded_ms=101, started_ms=140),
+    )
+
+
+def test_a_batch_that_compaction_removed_is_known_from_the_next_one() -> None:
+    batches = MicroBatches()
+    batches.see(*record(5, previous=finished(4)))
+    assert [(each.batch_id, each.rows, each.committed_ms) for each in batches.last] == [(4, 7, 130), (5, None, None)]
+
+
+def test_a_record_that_is_seen_again_with_its_marker_is_one_batch() -> None:
+    batches = MicroBatches()
+    batches.see(*record(0))
+    batches.see(*record(0), committed_ms=7)
+    assert [each.committed_ms for each in batches.last] == [7]
+
+
+def test_a_new_checkpoint_begins_anew_and_is_not_taken_for_the_old_one() -> None:
+    batches = MicroBatches()
+    batches.see(*record(0))
+    batches.see(*record(0, query_id="another"))
+    batches.see(*record(0, app_id="other"))
+    assert [(each.app_id, each.batch_id) for each in batches.last] == [("app", 0), ("app", 0), ("other", 0)]
+
+
+def test_only_the_last_are_kept() -> None:
+    batches = MicroBatches(kept=3)
+    for number in range(10):
+        batches.see(*record(number))
+    assert [each.batch_id for each in batches.last] == [7, 8, 9]
+
+
+def test_records_of_earlier_versions_are_understood() -> None:
+    batches = MicroBatches()
+    batches.see(b"app", json.dumps({"version": 1, "query": "q", "batch": 3, "offsets": {}, "at_ms": 5}).encode())
+    assert batches.last == (MicroBatch(app_id="app", batch_id=3, recorded_ms=5),)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, b"{}"),
+        (b"app", None),
+        (b"\xff", b'{"query": "q", "batch": 1}'),
+        (b"app", b"\xff"),
+        (b"app", b"[]"),
+        (b"app", b'{"query": "q"}'),
+        (b"app", b'{"query": "q", "batch": "x"}'),
+        (b"app", b'{"query": "q", "batch": 1, "started_ms": []}'),
+        (b"app", b'{"query": "q", "batch": 1, "previous": {"batch": 0}}'),
+    ],
+)
+def test_what_is_no_progress_record_is_passed_over(key: bytes | None, value: bytes | None) -> None:
+    batches = MicroBatches()
+    batches.see(key, value)
+    assert batches.last == ()
