@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import pytest
+
 from onceflow.monitor import http
-from onceflow.monitor.snapshot import Partition, Snapshot, Transaction
+from onceflow.monitor.snapshot import MicroBatch, Partition, Snapshot, Transaction
 from onceflow.monitor.watcher import Watcher
 from tests.support.browser import Page
 from tests.support.raw import now_ms
@@ -48,6 +50,19 @@ def large() -> Snapshot:
         software="onceflow",
         partitions=partitions,
         transactions=transactions,
+        micro_batches=(
+            MicroBatch(app_id="viewing", batch_id=7, recorded_ms=now - 9_000, started_ms=now - 10_000, rows=40),
+            MicroBatch(app_id="pricing", batch_id=1, recorded_ms=now - 5_000),
+            MicroBatch(
+                app_id="viewing",
+                batch_id=8,
+                recorded_ms=now - 1_100,
+                started_ms=now - 3_000,
+                committed_ms=now - 1_000,
+                transaction_ms=500.0,
+                rows=40,
+            ),
+        ),
         truncated=True,
     )
 
@@ -71,7 +86,7 @@ def served() -> Iterator[str]:
         finally:
             loop.call_soon_threadsafe(over.set)
             work.result()
-    loop.close()
+            loop.close()
 
 
 def test_of_many_things_the_interesting_ones_come_first_and_the_rest_can_be_found(browser: Page) -> None:
@@ -90,6 +105,16 @@ def test_of_many_things_the_interesting_ones_come_first_and_the_rest_can_be_foun
         assert browser.run("document.querySelectorAll('.dot').length") < 150
         assert browser.run("document.querySelector('.node.Ongoing').ariaLabel").startswith("Ongoing: 400;")
         assert "There is more" in browser.run("document.getElementById('banner').textContent")
+        told = "each.children[0].textContent + ': ' + each.children[1].textContent"
+        lanes = f"[...document.querySelectorAll('.lane')].map(each => {told})"
+        assert browser.run(lanes) == [
+            "pricing: batch 1 · 1 micro-batch shown",
+            "viewing: batch 8 · took 2.0 s · 500 ms of it for the transaction · 40 rows · 2 micro-batches shown",
+        ]
+        bars = "[...document.querySelectorAll('.lane:last-child g:last-child rect')]"
+        widths = f"{bars}.map(each => each.width.baseVal.value)"
+        work, transaction = browser.run(widths)
+        assert work / transaction == pytest.approx(3, rel=0.05)  # 1.5 s and 0.5 s
         longest = browser.run("""new Promise((done) => {
           let last = performance.now(), longest = 0, frames = 0;
           const step = () => {

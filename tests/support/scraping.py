@@ -63,4 +63,4 @@ class Watched:
 
     def scrape(self, accept: str = "") -> Scrape:
         self.broker.clock.advance(1000)
-        return Scrape(*exposition(self.look(), (), accept, self._rates))
+        return Scrape(*exposition(self.look(), (), accept, self._rates.minute))

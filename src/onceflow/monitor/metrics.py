@@ -5,8 +5,8 @@ kafka_exporter (`kafka_topic_...`, `kafka_consumergroup_...`), with their labels
 Names that begin with `onceflow_microbatch_` are those of Spark jobs and not here. `documentation` writes the table of
 the docs, so they cannot differ.
 
-A scrape is a pure function of what it is given and may run in another thread. `rates` are of the `Rates` that has seen
-the snapshots; without it, what is per second is left out.
+A scrape is a pure function of what it is given and may run in another thread. `minute` is what the `Rates` that
+have seen the snapshots know as of this one; without it, what is per second is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from onceflow.monitor import samples
 from onceflow.monitor.exposition_text import COUNTER, GAUGE, HISTOGRAM, Text
-from onceflow.monitor.rates import Rates
+from onceflow.monitor.rates import Minute
 from onceflow.monitor.rules import Alert
 from onceflow.monitor.samples import Sample, View
 from onceflow.monitor.snapshot import Snapshot
@@ -129,7 +129,7 @@ CONSUMING: Final = (
            samples.offset_commits, "commit-latency"),
     Metric("onceflow_offset_commit_latency_p99_ms", GAUGE, (),
            "99 of 100 commits of offsets in the last minute took at most this long; absent if there were none.",
-           lambda view: samples.one(view.rates.p99_ms(*samples.OFFSET_COMMITS)), "offset-commit latency p99"),
+           lambda view: samples.one(view.minute.p99_ms(*samples.OFFSET_COMMITS)), "offset-commit latency p99"),
 )  # fmt: skip
 
 TOPICS: Final = (
@@ -221,11 +221,11 @@ def names() -> frozenset[str]:
 
 
 def exposition(
-    snapshot: Snapshot, alerts: Sequence[Alert] = (), accept: str = "", rates: Rates | None = None
+    snapshot: Snapshot, alerts: Sequence[Alert] = (), accept: str = "", minute: Minute | None = None
 ) -> tuple[bytes, str]:
     """A scrape: the text and its content type, as the `Accept` header asks for it."""
     encode, content_type = choose_encoder(accept)
-    view = View(snapshot, Rates() if rates is None else rates, alerts, VERSION)
+    view = View(snapshot, minute or Minute(), alerts, VERSION)
     text = Text(is_openmetrics=content_type.startswith(OPENMETRICS))
     for metric in TABLE:
         text.add(metric.name, metric.kind, metric.help, metric.labels, metric.samples(view))

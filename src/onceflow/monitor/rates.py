@@ -2,7 +2,9 @@
 
     rates = Rates()
     rates.see(snapshot)                                   each time one is taken (`Watcher.see`)
-    exposition(snapshot, alerts, accept, rates)           for a scrape (`Watcher.metrics`)
+    exposition(snapshot, alerts, accept, rates.minute)    for a scrape (`Watcher.scrape`)
+
+A `Minute` never changes: a scrape is given the one that belongs to its snapshot, and may read it in another thread.
 
 Totals that go down (the broker was started anew, a topic was deleted) count from zero again, as Prometheus does it. A
 rate needs two snapshots: before, it is None, never 0. Memory is bounded by the minute.
@@ -17,7 +19,7 @@ from typing import Final, NamedTuple
 from onceflow.monitor.history import merged, quantile, since
 from onceflow.monitor.snapshot import Snapshot, Timing
 
-__all__ = ["COUNTED", "Rates"]
+__all__ = ["COUNTED", "Minute", "Rates"]
 
 WINDOW_MS: Final = 60_000
 SAMPLES_MAX: Final = 200
@@ -31,32 +33,13 @@ class _Sample(NamedTuple):
     timings: Mapping[str, Timing]
 
 
-class Rates:
-    def __init__(self) -> None:
-        self._samples: deque[_Sample] = deque(maxlen=SAMPLES_MAX)
-        self._window: tuple[_Sample, _Sample] | None = None
-        """The first and the last sample of the minute. Replaced as a whole: a scrape reads it in another thread."""
-        self._last: dict[tuple[str, str], int] = {}
-        self._counted = dict.fromkeys(COUNTED, 0)
+class Minute:
+    """What happened between the first and the last snapshot of the last minute."""
 
-    def see(self, snapshot: Snapshot) -> None:
-        samples = self._samples
-        if samples and snapshot.at_ms <= samples[-1].at_ms:
-            samples.clear()  # the clock was set back, and nobody knows how far
-        self._count(snapshot)
-        samples.append(_Sample(snapshot.at_ms, dict(self._counted), snapshot.timings))
-        while len(samples) > 2 and samples[1].at_ms <= snapshot.at_ms - WINDOW_MS:
-            samples.popleft()
-        self._window = (samples[0], samples[-1]) if len(samples) > 1 else None
+    __slots__ = ("_window",)
 
-    def _count(self, snapshot: Snapshot) -> None:
-        totals = _totals(snapshot)
-        is_first = not self._last
-        for key, total in totals.items():
-            before = self._last.get(key, 0)
-            if not is_first:
-                self._counted[key[0]] += total - before if total >= before else total
-        self._last = totals
+    def __init__(self, window: tuple[_Sample, _Sample] | None = None) -> None:
+        self._window = window
 
     def per_second(self, name: str) -> float | None:
         """One of `COUNTED`; None as long as nothing can be said."""
@@ -84,6 +67,34 @@ class Rates:
         timing = merged(self.timings(), names)
         seconds = None if timing is None else quantile(timing, 0.99)
         return None if seconds is None else seconds * 1000
+
+
+class Rates:
+    def __init__(self) -> None:
+        self.minute = Minute()
+        """As of the last snapshot."""
+        self._samples: deque[_Sample] = deque(maxlen=SAMPLES_MAX)
+        self._last: dict[tuple[str, str], int] = {}
+        self._counted = dict.fromkeys(COUNTED, 0)
+
+    def see(self, snapshot: Snapshot) -> None:
+        samples = self._samples
+        if samples and snapshot.at_ms <= samples[-1].at_ms:
+            samples.clear()  # the clock was set back, and nobody knows how far
+        self._count(snapshot)
+        samples.append(_Sample(snapshot.at_ms, dict(self._counted), snapshot.timings))
+        while len(samples) > 2 and samples[1].at_ms <= snapshot.at_ms - WINDOW_MS:
+            samples.popleft()
+        self.minute = Minute((samples[0], samples[-1]) if len(samples) > 1 else None)
+
+    def _count(self, snapshot: Snapshot) -> None:
+        totals = _totals(snapshot)
+        is_first = not self._last
+        for key, total in totals.items():
+            before = self._last.get(key, 0)
+            if not is_first:
+                self._counted[key[0]] += total - before if total >= before else total
+        self._last = totals
 
 
 def _seconds(first: _Sample, last: _Sample) -> float:

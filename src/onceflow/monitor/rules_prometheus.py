@@ -15,7 +15,7 @@ __all__ = ["documentation", "metrics_named", "rule_file"]
 _METRIC = re.compile(r"\b(?:(?:kafka|onceflow)_[a-z0-9_]+|up)\b(?!:)")
 
 _HEAD = """\
-# Onceflow's alerts for Prometheus: written by tools/write_alert_rules.py from src/onceflow/monitor/rules_table.py.
+# Onceflow's alerts for Prometheus: written by tools/write_tables.py from src/onceflow/monitor/rules_table.py.
 # `onceflow alerts --prometheus --set NAME=VALUE` prints it with other thresholds. What each means: docs/monitoring.md.
 """
 

@@ -245,9 +245,8 @@ RULES: Final[tuple[Rule, ...]] = (
         ">= %(authentication_failures_min)s",
         summary="{{ $value | humanize }} logins failed lately",
         meaning="A client goes on with a password that was changed or deleted, or somebody guesses.",
-        action="onceflow_failed_authentication_total tells the mechanism, and ss -tn on the broker's machine who "
-        "connects again and again. onceflow users list shows who may log in. Correct the client, or keep the address "
-        "out.",
+        action="onceflow_failed_authentication_total tells the mechanism, and the broker's log, once a minute, from "
+        "where a login failed. onceflow users list shows who may log in. Correct the client, or keep the address out.",
         condition=conditions.AuthenticationFailures,
     ),
     Rule(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceflow.monitor.history import merged
-from onceflow.monitor.rates import Rates
+from onceflow.monitor.rates import Minute
 from onceflow.monitor.rules import Alert
 from onceflow.monitor.snapshot import Counters, Partition, Snapshot, Timing, TopicTraffic, Transaction
 
@@ -32,7 +32,7 @@ class View:
     """What is to be exposed."""
 
     snapshot: Snapshot
-    rates: Rates
+    minute: Minute
     alerts: Sequence[Alert]
     version: str
 
@@ -91,12 +91,12 @@ def traffic(value: Callable[[TopicTraffic], int]) -> Samples:
 
 
 def rate(name: str) -> Samples:
-    return lambda view: one(view.rates.per_second(name))
+    return lambda view: one(view.minute.per_second(name))
 
 
 def counted_rate(name: str) -> Samples:
     """A rate that another Kafka does not tell."""
-    return lambda view: one(view.rates.per_second(name) if view.counts_from_start else None)
+    return lambda view: one(view.minute.per_second(name) if view.counts_from_start else None)
 
 
 # Times
@@ -119,14 +119,14 @@ def requests(view: View) -> Iterator[Sample]:
 
 
 def request_rates(view: View) -> Iterator[Sample]:
-    for name, per_second in view.rates.requests_per_second().items():
+    for name, per_second in view.minute.requests_per_second().items():
         if name not in NOT_REQUESTS:
             yield (name,), per_second
 
 
 def request_p99(view: View) -> Iterator[Sample]:
-    for name in view.rates.timings():
-        p99_ms = view.rates.p99_ms(name)
+    for name in view.minute.timings():
+        p99_ms = view.minute.p99_ms(name)
         if name not in NOT_REQUESTS and p99_ms is not None:
             yield (name,), p99_ms
 

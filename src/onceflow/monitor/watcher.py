@@ -120,10 +120,15 @@ class Watcher:
         return self._encoded
 
     def alerts_json(self) -> bytes:
-        """`{"now_ms": ..., "problem": ..., "alerts": [...]}`, each alert as in `state`."""
-        now_ms = self._snapshot.at_ms if self._snapshot else None
-        found = [asdict(each) for each in self.alerts] if self._snapshot else []
-        return json.dumps({"now_ms": now_ms, "problem": self._problem, "alerts": found}).encode()
+        """`{"now_ms": ..., "problem": ..., "alerts": [...], "unknown": [...]}`, each alert as in `state`; `unknown` are
+        names of rules that need what the snapshot does not know."""
+        found = {
+            "now_ms": self._snapshot.at_ms if self._snapshot else None,
+            "problem": self._problem,
+            "alerts": [asdict(each) for each in self.alerts],
+            "unknown": self._alerts.unknown,
+        }
+        return json.dumps(found).encode()
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """A scrape: the text and its content type. Without a snapshot, or while none can be taken, it is empty: an
@@ -132,7 +137,7 @@ class Watcher:
 
     def scrape(self, accept: str) -> Callable[[], tuple[bytes, str]]:
         """What makes the scrape, for another thread: with a thousand partitions it takes a tenth of a second."""
-        snapshot, alerts, made = self._snapshot, self.alerts, self._scrapes
+        snapshot, alerts, minute, made = self._snapshot, self.alerts, self._rates.minute, self._scrapes
         if snapshot is None or self._problem is not None:
             return lambda: (b"", "text/plain; version=0.0.4; charset=utf-8")
 
@@ -140,7 +145,7 @@ class Watcher:
             if accept not in made and len(made) >= SCRAPES_KEPT:
                 made.clear()
             if (found := made.get(accept)) is None:
-                found = made[accept] = exposition(snapshot, alerts, accept, self._rates)
+                found = made[accept] = exposition(snapshot, alerts, accept, minute)
             return found
 
         return make

@@ -179,7 +179,6 @@ def test_an_address_is_the_same_however_it_is_written(said: str, comes_from: str
         (AclFilter(resource=99), set()),
         (AclFilter(operation=99), set()),
     ],
-    ids=str,
 )
 def test_a_filter_finds(wanted: AclFilter, found: set[str]) -> None:
     there = [
