@@ -11,7 +11,7 @@ PACKAGES := --editable '.[dev]'
 # The tests start hundreds of Python processes. Where this is set, each of them compiles again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-broker test check format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
+.PHONY: setup demo demo-broker test check alerts-check bench-watching format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,10 @@ test:  ## everything above, then all tests, against our broker and against Apach
 	@$(MAKE) --no-print-directory --jobs 2 setup check
 	$(BIN)/pytest -q --numprocesses 6 --dist loadscope
 
+alerts-check: $(INSTALLED)  ## Prometheus' own opinion of the alert rules (needs promtool on the PATH)
+	promtool check rules --lint=all --lint-fatal monitoring/onceflow-alerts.yml
+	promtool test rules monitoring/onceflow-alerts.test.yml
+
 format: $(INSTALLED)  ## let ruff lay out the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -74,6 +78,9 @@ bench-pipelines: setup  ## orders, viewing, pricing: rate at full load, latency 
 
 bench-landing: setup  ## rows into PostgreSQL: SqlSink beside Spark's JDBC writer and a bare COPY (five minutes): benchmarks/results/landing
 	$(BIN)/python -m benchmarks.landing
+
+bench-watching: setup  ## what counting, the page and ACLs cost the broker (ten minutes): benchmarks/results/watching
+	$(BIN)/python -m benchmarks.watching
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) .cache build dist onceflow-verify onceflow-demo

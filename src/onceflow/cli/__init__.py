@@ -56,6 +56,9 @@ examples:
   onceflow txns list --state open                    transactions that are going on
   onceflow run orders --bootstrap kafka:9092         a pipeline, exactly once; docs/your-own-pipeline.md
   onceflow verify producers --faults 50              break everything, and see that nothing was lost or doubled
+  onceflow broker --http                             with a page to look at: http://127.0.0.1:9644
+  onceflow alerts                                    what is wrong right now, and what to do
+  onceflow doctor --client producer.properties       is it fit for exactly-once?
 
 `onceflow COMMAND --help` explains each command. The client commands work with any Kafka broker: give its
 address with --bootstrap, or once and for all in the environment variable ONCEFLOW_BOOTSTRAP.
