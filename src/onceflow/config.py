@@ -22,6 +22,7 @@ from onceflow.errors import ConfigError
 
 __all__ = [
     "BROKER_SETTINGS",
+    "FLUSH_MESSAGES",
     "TOPIC_SETTINGS",
     "BrokerConfig",
     "Setting",
@@ -35,6 +36,7 @@ LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
 DAY_MS: Final = 86_400_000
 MB: Final = 1024 * 1024
+FLUSH_MESSAGES: Final = "log.flush.interval.messages"
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -407,6 +409,13 @@ class BrokerConfig:
             if value != "":
                 return str(int(value) * unit_ms if int(value) >= 0 else -1)
         return BROKER_SETTINGS[name].default
+
+    def in_effect(self, name: str) -> tuple[str, Source]:
+        """A broker setting as DescribeConfigs shows it, and where it comes from. How many records may wait for the disk
+        is Kafka's word for --durability, which decides whatever was given: 1, or as many as there are."""
+        if name == FLUSH_MESSAGES:
+            return ("1", Source.DEFAULT) if self.fsync else (str(LONG_MAX), Source.STATIC_BROKER)
+        return self.text(name), Source.STATIC_BROKER if name in self.given else Source.DEFAULT
 
     def __getitem__(self, name: str) -> Any:
         """The typed value of a broker setting."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +13,9 @@ from typing import Any
 import pytest
 
 import onceflow
+from onceflow.cli import main
 from onceflow.client.cluster import Refused
+from onceflow.config import STANDARD_AUTHORIZER
 from onceflow.doctor import gathering
 from onceflow.errors import ErrorCode
 from onceflow.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -150,7 +154,6 @@ class TestOnASpoiltBroker:
     def test_a_transaction_that_hangs_is_a_fault_with_the_command_that_ends_it(
         self, spoilt: Any, doctor: Doctor
     ) -> None:
-        """Onceflow always asks its coordinator: there is no way to make a transaction hang."""
         with Wire(spoilt.bootstrap) as wire:
             wire.create_topic("held")
             hang(wire, "held", "nobody")
@@ -160,8 +163,51 @@ class TestOnASpoiltBroker:
         assert line["fix"] == "onceflow txns abort --topic held --partition 0 --start-offset 0"
 
 
-def hang(wire: Wire, topic: str, transactional_id: str) -> None:
-    """Writes, with the time of a minute ago, in the name of a transaction that the coordinator is never told of."""
+def test_a_transaction_whose_coordinator_has_lost_its_state_hangs_on_our_broker(
+    tmp_path: Path, doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Our partitions always ask the coordinator, so its state has to be taken away on disk."""
+    with onceflow.Broker(tmp_path / "data", settings={"transaction.max.timeout.ms": 30_000}) as running:
+        with Wire(running.bootstrap) as wire:
+            wire.create_topic("held")
+            hang(wire, "held", "nobody", version=12)
+        running.stop()
+        shutil.rmtree(tmp_path / "data" / "__transaction_state-0")
+        (tmp_path / "data" / "topics" / "__transaction_state.json").unlink()
+        running.start()
+        answer = doctor("--bootstrap", running.bootstrap, "--topic", "held")
+        assert answer.verdicts("transactions.hanging") == ["fault"]
+        assert main(["txns", "find-hanging", "--bootstrap", running.bootstrap, "--json"]) == 0
+        [found] = json.loads(capsys.readouterr().out)
+        assert (found["topic"], found["start_offset"]) == ("held", 0)
+        [line] = [line for line in answer.lines if line["check"] == "transactions.hanging"]
+        assert main([*line["fix"].split()[1:], "--yes", "--bootstrap", running.bootstrap]) == 0
+        capsys.readouterr()
+        assert doctor("--bootstrap", running.bootstrap, "--topic", "held").verdicts("transactions.hanging") == ["ok"]
+
+
+def test_our_broker_tells_whether_the_disk_has_what_it_acknowledges(doctor: Doctor) -> None:
+    with onceflow.Broker(data_dir=None) as synced:
+        assert doctor("--bootstrap", synced.bootstrap).verdicts("broker.durability") == ["ok"]
+    pretending = {"log.flush.interval.messages": 1}  # is taken, as Kafka would, and changes nothing
+    with onceflow.Broker(data_dir=None, durability="os", settings=pretending) as unsynced:
+        assert doctor("--bootstrap", unsynced.bootstrap).verdicts("broker.durability") == ["warning"]
+
+
+def test_what_is_hidden_from_a_login_without_rights_is_unknown_and_not_well(doctor: Doctor) -> None:
+    settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:admin"}
+    with onceflow.Broker(data_dir=None, settings=settings) as running:
+        answer = doctor("--bootstrap", running.bootstrap)
+    assert answer.code == 3
+    assert "User:ANONYMOUS has no DESCRIBE_CONFIGS" in answer.found("broker.unclean"), "this is refused"
+    for check in ("topics.replication", "transactions.stuck", "transactions.hanging", "groups.lost"):
+        assert answer.verdicts(check) == ["unknown"]
+        assert "has no DESCRIBE on the cluster" in answer.found(check), "these look as if there were none"
+    assert answer.verdicts("broker.version") == ["ok"]
+
+
+def hang(wire: Wire, topic: str, transactional_id: str, version: int = 11) -> None:
+    """Writes, with the time of a minute ago. Up to version 11 the coordinator is never told of the transaction."""
     find_coordinator(wire, transactional_id)
     question = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=10_000)
 
@@ -172,7 +218,7 @@ def hang(wire: Wire, topic: str, transactional_id: str) -> None:
     identity = eventually(init, "there is a producer id")
     producer = (identity.producer_id, identity.producer_epoch)
     records = batch("lost", timestamps=[now_ms() - 60_000], producer=producer, transactional=True)
-    answer = wire.produce(topic, records, version=11, transactional_id=transactional_id)
+    answer = wire.produce(topic, records, version=version, transactional_id=transactional_id)
     assert answer.error_code == ErrorCode.NONE
 
 

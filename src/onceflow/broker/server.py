@@ -79,7 +79,7 @@ async def serve(
     # The addresses before the directory: a mistake there leaves no directory behind.
     with contextlib.ExitStack() as opened:
         doors = _doors(listeners, config, opened)
-        page = opened.enter_context(bind(*http)) if http else None
+        page = _Page(opened.enter_context(bind(*http)), http[0]) if http else None
         lock = lock_directory(directory)
         try:
             node = Node(files or RealFileSystem(), directory, config, SystemClock())
@@ -108,6 +108,12 @@ def _begin_stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         # A second signal ends the process there and then, also where a hanging disk has it waiting.
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
+
+
+class _Page(NamedTuple):
+    socket: socket.socket
+    host: str
+    """What it was told to listen on; the socket knows only an address."""
 
 
 class _Open(NamedTuple):
@@ -165,17 +171,18 @@ def _memory_max(config: BrokerConfig) -> int:
 async def _accept_until(
     stop: asyncio.Event,
     doors: Sequence[_Open],
-    page: socket.socket | None,
+    page: _Page | None,
     node: Node,
     ready: Callable[[], None],
 ) -> None:
     connections: set[Connection] = set()
     keeper = Doorkeeper(node, connections)
     chores: list[asyncio.Future[None]] = [asyncio.ensure_future(chore) for chore in _chores(node, connections)]
+    watching = contextlib.AsyncExitStack()
     if page is not None:
-        from onceflow.broker import watching  # only where somebody watches
+        from onceflow.broker.watching import watched  # only where somebody watches
 
-        chores += await watching.start(node, connections, page)
+        await watching.enter_async_context(watched(node, connections, *page))
     memory = doors[0].door.memory
     if memory is not None:
         chores.append(asyncio.ensure_future(_every(SLOW_CHECK_S, memory.close_slow)))
@@ -188,6 +195,7 @@ async def _accept_until(
         await stop.wait()
     finally:
         keeper.close()
+        await watching.aclose()
         for chore in chores:
             chore.cancel()
         await _drain(connections)
@@ -294,10 +302,10 @@ def _announce(listeners: Sequence[Listener], page: str | None) -> None:
         print(f"onceflow broker page on {page}", flush=True)
 
 
-def _url(page: socket.socket | None) -> str | None:
+def _url(page: _Page | None) -> str | None:
     if page is None:
         return None
-    host, port = page.getsockname()[:2]
+    host, port = page.socket.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from onceflow.broker.connection import Connection
     from onceflow.broker.node import Node
 
-__all__ = ["Snapshots", "snapshot", "start"]
+__all__ = ["Snapshots", "snapshot", "watched"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +53,18 @@ Connections = Iterable["Connection"]
 _OPEN: Final = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT, State.PREPARE_EPOCH_FENCE)
 
 
-async def start(node: Node, connections: set[Connection], page: socket.socket) -> list[asyncio.Future[None]]:
-    """Serve the page on a socket that listens; what is returned is cancelled when the broker stops."""
+@asynccontextmanager
+async def watched(node: Node, connections: Connections, page: socket.socket, host: str) -> AsyncIterator[None]:
+    """Serve the page for as long as a `with` lasts, on a socket that listens. `host` is what it was told to listen on:
+    a name, perhaps, under which people ask for the page."""
     watcher = Watcher(Snapshots(node, connections).take)
     watcher.look()
-    server = await http.serve(page, watcher)
-    return [asyncio.ensure_future(_look_now_and_then(watcher)), asyncio.ensure_future(_serve(server))]
+    async with http.serving(page, watcher, names=[host]):
+        looking = asyncio.ensure_future(_look_now_and_then(watcher))
+        try:
+            yield
+        finally:
+            looking.cancel()
 
 
 async def _look_now_and_then(watcher: Watcher) -> None:
@@ -67,11 +74,6 @@ async def _look_now_and_then(watcher: Watcher) -> None:
             watcher.look()
         except Exception:  # who watches must not end over what is watched
             logger.exception("A snapshot could not be taken; the next one is tried in %s s.", EVERY_S)
-
-
-async def _serve(server: asyncio.Server) -> None:
-    async with server:
-        await server.serve_forever()
 
 
 def snapshot(node: Node, connections: Connections) -> Snapshot:

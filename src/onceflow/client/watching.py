@@ -30,6 +30,7 @@ from typing import Final
 from onceflow.client.addresses import Address
 from onceflow.client.cluster import Cluster
 from onceflow.client.settings import ClientSettings
+from onceflow.client.software import is_onceflow
 from onceflow.client.watch_groups import groups_of
 from onceflow.client.watch_partitions import log_sizes, partitions_of, producers_of
 from onceflow.client.watch_progress import ProgressReader
@@ -78,7 +79,7 @@ class ClusterWatch:
         return Snapshot(
             at_ms=now_ms,
             cluster_id=metadata.cluster_id or "",
-            software=_software(features),
+            software="onceflow" if is_onceflow(features) else "Apache Kafka",
             brokers=tuple(str(Address(each.host, each.port)) for each in metadata.brokers),
             partitions=partitions,
             producers=producers,
@@ -91,13 +92,6 @@ class ClusterWatch:
             truncated=asking.truncated,
             notes=asking.notes,
         )
-
-
-def _software(features: dict[str, int]) -> str:
-    """Every Kafka since 3.3 has finalized a version of its metadata, unless it is one with ZooKeeper, which has no
-    transaction.version."""
-    is_ours = "transaction.version" in features and "metadata.version" not in features
-    return "onceflow" if is_ours else "Apache Kafka"
 
 
 def _coordinators(metadata: MetadataResponse, asking: Questions) -> tuple[Coordinator, ...]:

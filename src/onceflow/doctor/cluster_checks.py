@@ -102,11 +102,14 @@ def single(cluster: ClusterFacts, case: Case) -> Iterator[Finding]:
     needs=("settings", "brokers"),
 )
 def durability(cluster: ClusterFacts, case: Case) -> Iterator[Finding]:
-    if is_replicated(cluster):
+    if is_replicated(cluster) or cluster.has("log.flush.interval.messages", "1"):
         return
     if cluster.is_onceflow:
-        yield note("not to be seen from here; Onceflow's broker syncs before it answers, unless --durability os")
-    elif not cluster.has("log.flush.interval.messages", "1"):
+        yield warning(
+            "--durability os: what is acknowledged survives the death of the broker's process, not of its machine",
+            "start the broker with --durability fsync (the default)",
+        )
+    else:
         yield note(
             "this broker answers before the disk has it, as Kafka does: replicas are its way to be safe",
             "for a single broker: log.flush.interval.messages=1, or a power supply that does not fail",

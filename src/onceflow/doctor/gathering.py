@@ -18,6 +18,7 @@ from onceflow.client.connection import Unreachable
 from onceflow.client.offsets import EARLIEST, LATEST, list_offsets
 from onceflow.client.problems import ClientError
 from onceflow.client.settings import ClientSettings
+from onceflow.client.software import is_onceflow
 from onceflow.client.transactions import (
     MAX_TIMEOUT_NAME,
     UNFINISHED,
@@ -29,6 +30,8 @@ from onceflow.client.transactions import (
 )
 from onceflow.doctor.facts import ClusterFacts, GroupFacts, PartitionFacts, TopicFacts
 from onceflow.errors import ConfigError, ErrorCode
+from onceflow.wire.acls import Operation
+from onceflow.wire.messages.describe_cluster import DescribeClusterRequest
 from onceflow.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from onceflow.wire.messages.list_groups import ListGroupsRequest
 from onceflow.wire.messages.metadata import MetadataRequest, MetadataResponseTopic
@@ -49,6 +52,9 @@ TOPIC_SOURCE: Final = 1  # of a setting: the topic has it itself
 PER_REQUEST: Final = 200
 OFFSET_FETCH_VERSIONS: Final = (8, 9)  # several groups from 8 on; from 10 on topics are named by id
 MAX_TIMEOUT_MS_DEFAULT: Final = 900_000
+HIDDEN: Final = (
+    "none can be seen by this login, which has no DESCRIBE on the cluster: what it may not describe is hidden from it"
+)
 PARTS: Final = ("versions", "settings", "topics", "transactions", "hanging", "groups")
 """What can be missing, beside `brokers`."""
 
@@ -94,19 +100,25 @@ class _Gathering:
         groups: tuple[GroupFacts, ...] = self.part("groups", lambda: self._groups(reachable, names), ())
         places = [place for group in groups for place in group.committed]
         offsets: dict[str, _Offsets] = self.part("groups", lambda: self._offsets(topics, places), {})
+        features = self.cluster.any_broker().features()
+        transactions: tuple[Transaction, ...] = self.part(
+            "transactions", lambda: self._transactions(wanted, transactional_ids), ()
+        )
+        hanging: tuple[HangingTransaction, ...] = self.part("hanging", lambda: self._hanging(topics, settings), ())
+        self._doubt({"topics": found, "transactions": transactions, "hanging": found, "groups": groups})
         return ClusterFacts(
             address=self.address,
             now_ms=_now_ms(),
             brokers=brokers,
             unreachable=unreachable,
             versions=_common([self.cluster.node(node.id).versions() for node in reachable]),
-            features=self.cluster.any_broker().features(),
+            features=features,
             settings=settings,
-            is_onceflow=self.part("settings", lambda: self._is_onceflow(reachable[0]), False),
+            is_onceflow=is_onceflow(features),
             topics=topics,
             coordinators=self._coordinators({topic.name for topic in found}),
-            transactions=self.part("transactions", lambda: self._transactions(wanted, transactional_ids), ()),
-            hanging=self.part("hanging", lambda: self._hanging(topics, settings), ()),
+            transactions=transactions,
+            hanging=hanging,
             groups=groups,
             starts=offsets.get("starts", {}),
             stable=offsets.get("stable", {}),
@@ -120,6 +132,19 @@ class _Gathering:
         except ClientError as problem:
             self.unknown.setdefault(name, str(problem))
             return otherwise
+
+    def _doubt(self, seen: Mapping[str, Collection[object]]) -> None:
+        """What may not be described is hidden, not refused: to see none is no proof that there are none."""
+        empty = [name for name, things in seen.items() if not things]
+        if empty and not self.part("rights", self._may_describe, True):
+            for name in empty:
+                self.unknown.setdefault(name, HIDDEN)
+
+    def _may_describe(self) -> bool:
+        question = DescribeClusterRequest(include_cluster_authorized_operations=True)
+        answer = self.cluster.any_broker().ask(question)
+        refuse(answer.error_code, "asking for the rights of this login", answer.error_message)
+        return bool(answer.cluster_authorized_operations & 1 << Operation.DESCRIBE)
 
     def _knock(self, nodes: Sequence[Node]) -> tuple[list[Node], dict[int, str]]:
         """Those that accept a connection, and why the others do not."""
@@ -160,16 +185,6 @@ class _Gathering:
             refuse(result.error_code, f"asking for the settings of {node}", result.error_message)
             found[node.id] = {each.name: each.value for each in result.configs if each.value is not None}
         return found
-
-    def _is_onceflow(self, node: Node) -> bool:
-        """Our broker says of settings that only matter with replicas that they do nothing."""
-        name = "default.replication.factor"
-        resource = DescribeConfigsResource(
-            resource_type=BROKER_RESOURCE, resource_name=str(node.id), configuration_keys=[name]
-        )
-        question = DescribeConfigsRequest(resources=[resource], include_documentation=True)
-        [result] = self.cluster.node(node.id).ask(question).results
-        return any("without effect on a single node" in (each.documentation or "") for each in result.configs)
 
     def _coordinators(self, there: Collection[str]) -> dict[str, str | None]:
         """Whether the transactional id and the group that nobody has would find theirs."""

@@ -2,7 +2,9 @@
 
 Followed are chains of calls (`spark.readStream.format(...).option(...)`), `SparkSession.builder.config(...)`,
 `onceflow.spark.session(...)` and `KafkaSink(...)`, with constants as arguments, and names that are assigned once in
-the file. Any other value is `UNSEEN`: it is set, to what is not known here. What is in other modules is not seen.
+the file, or one time after the other in one block: then the last one before counts. Any other value is `UNSEEN`: it is
+set, to what is not known here. What is in other modules is not seen; of a reader that is not followed up to its `load`,
+what is missing may have been said elsewhere. A `Pipeline` has the source and the sink that Onceflow gives it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,18 @@ STATEFUL: Final = frozenset(
 )
 READERS: Final = ("readStream", "read")
 WRITERS: Final = ("writeStream", "write")
+OUR_MODULES: Final = ("onceflow.spark", "onceflow.pipelines", "onceflow.pipelines.pipeline")
 STARTS: Final = frozenset({"start", "toTable", "save"})
+LOADS: Final = frozenset({"load", "table"})
+JUDGED_IF_MISSING: Final = ("kafka.isolation.level", "startingoffsets")
+PIPELINE_SOURCE: Final = {"format": "onceflow", "startingoffsets": "earliest"}
+
+
+class _Assignment(NamedTuple):
+    block: int
+    """The list of statements that it is in."""
+    end: tuple[int, int]
+    value: ast.expr
 
 
 class _Link(NamedTuple):
@@ -63,12 +76,12 @@ def read_job(path: str) -> SparkFacts:
 class _Reading:
     def __init__(self, tree: ast.Module) -> None:
         self._calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        self._assigned = _assigned_once(tree)
+        self._assignments = _assignments(tree)
         self._attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         self._imported = {
             name.asname or name.name
             for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and node.module == "onceflow.spark"
+            if isinstance(node, ast.ImportFrom) and node.module in OUR_MODULES
             for name in node.names
         }
 
@@ -76,7 +89,8 @@ class _Reading:
         chains = [self._chain(call) for call in self._calls]
         writers = [links for links in _segments(chains, WRITERS) if STARTS & {each.name for each in links}]
         queries = [self._options(links) for links in writers]
-        sources = [self._options(links) for links in _segments(chains, READERS)]
+        sources = [self._source(links) for links in _segments(chains, READERS)]
+        sources += [PIPELINE_SOURCE for _ in self._pipelines()]
         return SparkFacts(
             name=path,
             conf=self._conf(chains),
@@ -92,11 +106,30 @@ class _Reading:
                 yield self._arguments(call) | {"format": "onceflow"}
             elif _name(call.func) == "SqlSink":
                 yield {"format": "sql"}
+        for call in self._pipelines():
+            name = self._arguments(call).get("name", UNSEEN)
+            yield {"format": "onceflow", "app_id": name, "new_checkpoint": UNSEEN}
+
+    def _pipelines(self) -> list[ast.Call]:
+        return [call for call in self._calls if _name(call.func) in self._imported & {"Pipeline"}]
+
+    def _source(self, links: list[_Link]) -> dict[str, str]:
+        missing = {} if LOADS & {each.name for each in links} else dict.fromkeys(JUDGED_IF_MISSING, UNSEEN)
+        return missing | self._options(links)
+
+    def _meant(self, node: ast.expr) -> ast.expr:
+        """What a name stands for where it is used; the name itself, if that is not known."""
+        found = self._assignments.get(node.id, []) if isinstance(node, ast.Name) else []
+        if len(found) == 1:
+            return found[0].value
+        if len({each.block for each in found}) != 1:
+            return node
+        return next((each.value for each in reversed(found) if each.end <= (node.lineno, node.col_offset)), node)
 
     def _chain(self, node: ast.expr) -> list[_Link]:
         """From the first name to this call. A name that stands for another chain is followed there."""
         found: list[_Link] = []
-        followed: set[str] = set()
+        followed: set[int] = set()
         while True:
             if isinstance(node, ast.Call):
                 found.append(_Link(_name(node.func), node, node))
@@ -106,9 +139,9 @@ class _Reading:
             elif isinstance(node, ast.Attribute):
                 found.append(_Link(node.attr, None, node))
                 node = node.value
-            elif isinstance(node, ast.Name) and node.id in self._assigned and node.id not in followed:
-                followed.add(node.id)
-                node = self._assigned[node.id]
+            elif (meant := self._meant(node)) is not node and id(meant) not in followed:
+                followed.add(id(meant))
+                node = meant
             else:
                 return found[::-1]
 
@@ -163,7 +196,7 @@ class _Reading:
         return found
 
     def _mapping(self, node: ast.expr) -> dict[str, str]:
-        node = self._assigned.get(node.id, node) if isinstance(node, ast.Name) else node
+        node = self._meant(node)
         if not isinstance(node, ast.Dict):
             return {}
         return {
@@ -173,22 +206,32 @@ class _Reading:
         }
 
     def _value(self, node: ast.expr) -> str:
-        node = self._assigned.get(node.id, node) if isinstance(node, ast.Name) else node
+        node = self._meant(node)
         if not isinstance(node, ast.Constant) or node.value is None:
             return UNSEEN
         value: Any = node.value
         return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _assigned_once(tree: ast.Module) -> dict[str, ast.expr]:
-    """Names that are assigned once in the file, and what they stand for."""
-    found: dict[str, list[ast.expr]] = {}
+def _assignments(tree: ast.Module) -> dict[str, list[_Assignment]]:
+    """All assignments to each name, in the order of the program."""
+    found: dict[str, list[_Assignment]] = {}
+    for block in _blocks(tree):
+        for node in block:
+            if isinstance(node, ast.Assign):
+                end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        found.setdefault(target.id, []).append(_Assignment(id(block), end, node.value))
+    return found
+
+
+def _blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    found.setdefault(target.id, []).append(node.value)
-    return {name: values[0] for name, values in found.items() if len(values) == 1}
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):  # the body of a lambda is no list
+                yield block
 
 
 def _segments(chains: list[list[_Link]], beginnings: tuple[str, ...]) -> list[list[_Link]]:
@@ -206,7 +249,7 @@ def _segments(chains: list[list[_Link]], beginnings: tuple[str, ...]) -> list[li
 
 def _until_its_end(links: list[_Link]) -> list[_Link]:
     for at, link in enumerate(links):
-        if link.name in ("load", "table", *STARTS):
+        if link.name in LOADS | STARTS:
             return links[: at + 1]
     return links
 

@@ -7,7 +7,7 @@ left. Nothing can be changed through it, and a request with a body is refused.
 
 There is no login. What keeps other web sites from reading along with a visitor's browser: no CORS headers, nobody may
 frame or embed it, and a request for a host name that is not ours is refused (a name that its owner has pointed at
-127.0.0.1: DNS rebinding). Names of ours are IP addresses, localhost, this machine's name, and what `serve` is told.
+127.0.0.1: DNS rebinding). Names of ours are IP addresses, localhost, this machine's name, and what `serving` is told.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, cast
 
 from onceflow.monitor.watcher import Watcher
 
-__all__ = ["serve", "serving"]
+__all__ = ["serving"]
 
 logger = logging.getLogger(__name__)
 
@@ -298,24 +298,16 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_later(seconds, self.end)
 
 
-async def serve(listener: socket.socket, watcher: Watcher, names: Iterable[str] = ()) -> asyncio.Server:
-    """Serve on a socket that listens already, in the running loop; never blocks it. `names` are host names under which
-    it may be asked for."""
-    return await _start(listener, Site(watcher, names))
-
-
 @asynccontextmanager
 async def serving(listener: socket.socket, watcher: Watcher, names: Iterable[str] = ()) -> AsyncIterator[None]:
-    """As `serve`, for as long as a `with` lasts: then connections end as well, idle or not."""
+    """For as long as a `with` lasts, on a socket that listens already, in the running loop, which is never blocked.
+    `names` are host names under which it may be asked for. Then connections end as well, idle or not: a server of
+    Python 3.12 and newer would wait for them."""
     site = Site(watcher, names)
-    server = await _start(listener, site)
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(site), sock=listener)
     try:
         yield
     finally:
         server.close()
         site.close()
         await asyncio.sleep(0)  # transports close in the next turn of the loop
-
-
-async def _start(listener: socket.socket, site: Site) -> asyncio.Server:
-    return await asyncio.get_running_loop().create_server(lambda: Connection(site), sock=listener)

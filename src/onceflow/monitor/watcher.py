@@ -84,6 +84,7 @@ class Watcher:
             problem         null, or {text, since_ms}: there is no newer snapshot because ...
             cluster         {id, software, brokers, started_ms, connections_open, truncated, notes}
             alerts          [{rule, severity, subject, summary, meaning, action, since_ms, firing}], firing ones first
+            unknown         [names of rules that need what the snapshot does not know]
             totals          `Counters` by their names
             history         lists of equal length, oldest first, one entry per `step_ms`: at_ms; per second: commits,
                             aborts, fencings, records_in, records_out, bytes_in, bytes_out; as it was: open, oldest_ms,
@@ -109,7 +110,7 @@ class Watcher:
         return {
             **first,
             **described(self._snapshot, *self._history.last_minute()),
-            "alerts": [asdict(each) for each in self.alerts],
+            **self._told_alerts(),
             "history": self._history.charts(),
         }
 
@@ -120,15 +121,12 @@ class Watcher:
         return self._encoded
 
     def alerts_json(self) -> bytes:
-        """`{"now_ms": ..., "problem": ..., "alerts": [...], "unknown": [...]}`, each alert as in `state`; `unknown` are
-        names of rules that need what the snapshot does not know."""
-        found = {
-            "now_ms": self._snapshot.at_ms if self._snapshot else None,
-            "problem": self._problem,
-            "alerts": [asdict(each) for each in self.alerts],
-            "unknown": self._alerts.unknown,
-        }
-        return json.dumps(found).encode()
+        """`now_ms`, `problem`, `alerts` and `unknown` as in `state`."""
+        now_ms = self._snapshot.at_ms if self._snapshot else None
+        return json.dumps({"now_ms": now_ms, "problem": self._problem, **self._told_alerts()}).encode()
+
+    def _told_alerts(self) -> dict[str, Any]:
+        return {"alerts": [asdict(each) for each in self.alerts], "unknown": self._alerts.unknown}
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """A scrape: the text and its content type. Without a snapshot, or while none can be taken, it is empty: an

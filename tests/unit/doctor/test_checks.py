@@ -62,7 +62,7 @@ FAULTS: list[tuple[str, Verdict, str, Case]] = [
     ("broker.single", NOTE, "one broker", Case(cluster=ONE_BROKER)),
     ("broker.single", WARNING, "2 brokers", cluster_case(brokers={1: "a:9092", 2: "b:9092"})),
     ("broker.durability", NOTE, "before the disk has it", Case(cluster=ONE_BROKER)),
-    ("broker.durability", NOTE, "--durability os", on_one_broker(is_onceflow=True)),
+    ("broker.durability", WARNING, "--durability os", on_one_broker(is_onceflow=True)),
     ("broker.unclean", FAULT, "=true", with_settings(unclean_leader_election_enable="true")),
     ("broker.unclean", FAULT, "=true", cluster_case(
         settings={1: BROKER_SETTINGS, 2: {**BROKER_SETTINGS, "unclean.leader.election.enable": "true"}})),
@@ -255,6 +255,12 @@ def test_a_good_single_broker_has_notes_only() -> None:
     said = [line for line in examine_case(Case(cluster=ONE_BROKER)) if line.verdict is not Verdict.OK]
     assert {line.verdict for line in said} == {NOTE}
     assert {line.check for line in said} == {"broker.single", "broker.durability"}
+
+
+@pytest.mark.parametrize("is_onceflow", [True, False])
+def test_a_broker_that_syncs_every_message_is_durable(is_onceflow: bool) -> None:
+    syncing = {1: {**ONE_BROKER.settings[1], "log.flush.interval.messages": "1"}}
+    assert findings(on_one_broker(is_onceflow=is_onceflow, settings=syncing), "broker.durability") == []
 
 
 @pytest.mark.parametrize("flavor", ["java", "librdkafka"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from onceflow.doctor.facts import UNSEEN, SparkFacts
+from onceflow.doctor.examination import examine_case
+from onceflow.doctor.facts import UNSEEN, Case, SparkFacts
+from onceflow.doctor.findings import Verdict
 from onceflow.doctor.python_jobs import read_job
 from onceflow.doctor.spark_checks import SINK_ARGUMENTS
 from onceflow.errors import ConfigError
@@ -71,6 +74,47 @@ rows.writeStream.foreachBatch(sink).option("checkpointLocation", place).start()
     )
     assert found.queries == ({"checkpointlocation": UNSEEN},)
     assert found.stateful is False
+
+
+def test_a_name_that_is_assigned_again_means_what_it_was_last_assigned_before(job: Read) -> None:
+    found = job("""
+offsets = "latest"
+offsets = "earliest"
+rows = spark.readStream.format("onceflow").option("subscribe", "orders")
+rows = rows.option("startingOffsets", offsets).load()
+offsets = "never"
+""")
+    assert found.sources == ({"format": "onceflow", "subscribe": "orders", "startingoffsets": "earliest"},)
+
+
+def test_what_may_be_said_of_a_reader_in_another_block_is_not_missing(job: Read) -> None:
+    found = job("""
+rows = spark.readStream.format("kafka")
+if careful:
+    rows = rows.option("kafka.isolation.level", "read_committed")
+rows.load()
+""")
+    assert found.sources == ({"format": "kafka", "kafka.isolation.level": UNSEEN, "startingoffsets": UNSEEN},)
+
+
+def test_a_pipeline_has_the_source_and_the_sink_that_it_is_given(job: Read) -> None:
+    found = job('from onceflow.pipelines import Pipeline\nFRAUD = Pipeline(name="fraud", inputs=[])')
+    assert [each["format"] for each in (*found.sources, *found.sinks)] == ["onceflow", "onceflow"]
+    assert found.sinks[0]["app_id"] == "fraud"
+
+
+OURS = ("examples/land_with_spark.py", *(f"src/onceflow/pipelines/{each}.py" for each in ("orders", "viewing", "pricing")))
+
+
+@pytest.mark.parametrize("path", [*OURS, "README.md", "docs/spark.md"])
+def test_what_we_recommend_is_fit(path: str, job: Read) -> None:
+    """Of a guide, each program in it that has anything of Spark."""
+    text = (Path(__file__).parents[3] / path).read_text()
+    programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL) if path.endswith(".md") else [text]
+    jobs = [job(each) for each in programs if "readStream" in each or "Sink(" in each or "Pipeline(" in each]
+    assert jobs
+    said = [line for each in jobs for line in examine_case(Case(jobs=(each,))) if line.verdict is not Verdict.OK]
+    assert [f"{line.check}: {line.found}" for line in said if path == "README.md" or line.verdict != "note"] == []
 
 
 def test_our_session_brings_its_settings_and_what_it_is_given(job: Read) -> None:

@@ -72,7 +72,7 @@ def scrape(accept: str = "") -> Scrape:
     alert = Alert(
         rule="R", severity="critical", subject="", summary="", meaning="", action="", since_ms=0, firing=True
     )
-    return Scrape(*exposition(everything(3000), [alert], accept, rates))
+    return Scrape(*exposition(everything(3000), [alert], accept, rates.minute))
 
 
 @pytest.mark.parametrize("accept", FORMATS)

@@ -1,6 +1,7 @@
 """DescribeConfigs (32), v1-4: settings of topics and of this broker, where each comes from, and what it means.
 
-A named key that does not exist is left out. Broker settings are read-only here: they are given at start.
+A named key that does not exist is left out. Broker settings are read-only here: they are given at start. What
+--durability decides is shown as log.flush.interval.messages: 1 means that what is acknowledged is on disk.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 from onceflow.broker.access import check, check_cluster
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
-from onceflow.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, Setting, Source
+from onceflow.config import BROKER_SETTINGS, FLUSH_MESSAGES, TOPIC_SETTINGS, BrokerConfig, Setting, Source
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.describe_configs import (
@@ -81,9 +82,12 @@ def _broker(node: Node, name: str) -> Iterator[DescribeConfigsResourceResult]:
     if name != str(node.node_id):
         raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Broker {name} is not here; this one is {node.node_id}.")
     for setting in BROKER_SETTINGS.values():
-        source = Source.STATIC_BROKER if setting.name in node.config.given else Source.DEFAULT
-        synonyms = _broker_synonyms(node.config, setting.name)
-        yield _result(setting, node.config.text(setting.name), source, synonyms, read_only=True)
+        value, source = node.config.in_effect(setting.name)
+        if setting.name == FLUSH_MESSAGES:
+            synonyms = [DescribeConfigsSynonym(name=setting.name, value=value, source=source)]
+        else:
+            synonyms = _broker_synonyms(node.config, setting.name)
+        yield _result(setting, value, source, synonyms, read_only=True)
 
 
 def _broker_synonyms(config: BrokerConfig, name: str) -> list[DescribeConfigsSynonym]:

@@ -40,7 +40,7 @@ function tell() {
   const [mode, text] = mood();
   document.body.dataset.connection = mode;
   say(byId("connection"), text);
-  const server = state?.cluster && state.cluster.started_ms === null ? "dashboard" : "broker"; // from outside, or from within
+  const server = state?.cluster && !sections.isFromWithin(state) ? "dashboard" : "broker";
   if (mode === "gone") overview.banner(`The ${server} does not answer since ${clock(goneSince)}. What is shown is from before; this page goes on trying.`);
   else if (mode === "lost") overview.banner(`No news since ${clock(state.problem.since_ms)}: ${state.problem.text.replace(/[.]$/, "")}. What is shown is from before; it is tried again and again.`);
   else if (state?.cluster?.truncated) overview.banner("There is more than this page shows: the most interesting part of it is here.");

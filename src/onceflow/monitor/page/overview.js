@@ -17,7 +17,9 @@ export function alerts(state, now) {
   say(number, firing.length);
   document.title = `${firing.length ? `(${firing.length}) ` : ""}Onceflow · ${state.cluster.id}`;
   byId("calm").hidden = !!state.alerts.length;
-  say(byId("calm"), "✓ Nothing is wrong.");
+  say(byId("calm"), state.unknown.length ? "✓ Nothing is wrong with what can be seen from here." : "✓ Nothing is wrong.");
+  byId("unwatched").hidden = !state.unknown.length;
+  say(byId("unwatched"), `Not known here, and not watched: ${state.unknown.join(", ")}.`);
   reconcile(byId("alert-list"), state.alerts, (each) => `${each.rule}/${each.subject}`, create, (node, each) => {
     const [head, summary, list] = node.children;
     attribute(node, "class", `alert ${each.severity} ${each.firing ? "firing" : "pending"}`);
@@ -75,6 +77,7 @@ export function figures(state) {
       const values = state.history[each.key];
       const [number, unit] = each.show(latest(values), state);
       const [, figure, chart, peak] = node.children;
+      attribute(figure.children[0], "class", each.kind && Number.parseFloat(number) > 0 ? each.kind : null);
       say(figure.children[0], number);
       say(figure.children[1], unit);
       chart.replaceChildren(sparkline(values));

@@ -4,6 +4,7 @@ import { el, byId, say, attribute, reconcile, table, count, short, bytes, durati
 import { sparkline, extent, lanes } from "./charts.js";
 
 const isInternal = (topic) => topic.startsWith("__") || topic.startsWith("_onceflow");
+export const isFromWithin = (state) => state.cluster.started_ms !== null;
 const REASONS = { client: "by its producer", timeout: "by timeout", fenced: "by a new instance" };
 const matches = (filter, ...names) => !filter || names.some((each) => String(each).toLowerCase().includes(filter));
 const columns = (list, more = {}) => Object.assign(list, more);
@@ -25,7 +26,7 @@ export function ended() {
   return (state, time) => {
     now = time;
     const key = (each) => `${each.transactional_id}/${each.ended_ms}/${each.epoch}`;
-    draw({ items: state.ended, key, empty: "No transaction has ended yet." });
+    draw({ items: state.ended, key, empty: isFromWithin(state) ? "No transaction has ended yet." : "None was seen to end since this page began to look." });
   };
 }
 
@@ -41,7 +42,7 @@ export function fencings() {
   return (state, time) => {
     now = time;
     const key = (each) => `${each.at_ms}/${each.producer_id}/${each.epoch}/${place(each)}`;
-    draw({ items: state.fencings, key, empty: "Nobody was fenced." });
+    draw({ items: state.fencings, key, empty: isFromWithin(state) ? "Nobody was fenced." : "Not known here: a broker does not tell whom it refuses." });
   };
 }
 
