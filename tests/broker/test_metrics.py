@@ -5,6 +5,8 @@ What needs neither is in tests/unit/broker/test_watching.py.
 
 from __future__ import annotations
 
+import http.client
+import time
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -151,6 +153,21 @@ def test_connections_are_counted(broker: onceflow.Broker) -> None:
         one.new_producer()
         found = reaches(broker, accepted + 1, "onceflow_connections_accepted_total")
         assert value(found, "onceflow_connections") >= 1
+
+
+def test_the_page_answers_to_the_name_that_it_was_told_to_listen_on_and_ends_with_the_broker() -> None:
+    """`127.1` stands for a name: it leads to this machine, and is no address by the rules of a `Host` header."""
+    with onceflow.Broker(http="127.1:0") as broker:
+        assert broker.http_url is not None
+        page = http.client.HTTPConnection(broker.http_url.removeprefix("http://"), timeout=10)
+        for host, status in (("127.1", 200), ("elsewhere.example", 403)):
+            page.request("GET", "/alerts.json", headers={"Host": host})
+            with page.getresponse() as answer:
+                assert (answer.status, bool(answer.read())) == (status, True)
+        began = time.monotonic()
+        broker.stop()  # the connection is open, and idle
+        assert time.monotonic() - began < 5
+        page.close()
 
 
 @pytest.mark.parametrize(("accept", "kind"), [("", "text/plain"), (OPENMETRICS, "application/openmetrics-text")])

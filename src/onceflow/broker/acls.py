@@ -64,7 +64,7 @@ class Acls:
             return
         content = {"version": FORMAT_VERSION, "acls": [_to_json(acl) for acl in wanted]}
         try:
-            self._files.replace(self._path, json.dumps(content, indent=1).encode())
+            self._files.replace(self._path, json.dumps(content, indent=1).encode(), private=True)
         except StorageError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"No rule was changed: {error}") from error
         self._acls = wanted

@@ -197,9 +197,10 @@ def _attributes(text: str) -> list[tuple[str, str]]:
 
 def _name(escaped: str) -> str:
     """RFC 5802: a comma is =2C, an equals sign =3D, and no other escape exists."""
-    if "=" in escaped.replace("=2C", "").replace("=3D", ""):
+    first, *rest = escaped.split("=")
+    if any(not part.startswith(("2C", "3D")) for part in rest):
         raise _Malformed
-    return escaped.replace("=2C", ",").replace("=3D", "=")
+    return first + "".join(("," if part.startswith("2C") else "=") + part[2:] for part in rest)
 
 
 def _base64(data: bytes) -> str:

@@ -49,6 +49,8 @@ __all__ = ["Connection"]
 logger = logging.getLogger(__name__)
 
 BUFFER_SIZE: Final = 128 * 1024
+STRANGERS_BUFFER_SIZE: Final = 4 * 1024
+"""Until the login is done: many may come who never log in."""
 BUFFER_KEPT: Final = 2 * 1024 * 1024
 """A buffer that grew beyond this for one large request is given back after it."""
 WRITE_BUFFER_HIGH: Final = 1 << 20
@@ -72,11 +74,16 @@ class Connection(asyncio.BufferedProtocol):
         door: Door | None = None,
         came_at: float = 0.0,
         on_lost: Callable[[], None] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
+        """`host` is where it was accepted from, and not what the socket says later: once a client has reset its
+        connection, the socket knows no address any more, but still has what was sent."""
         self._node = node
         self._open = open_connections
         self._frame_max: int = node.config["socket.request.max.bytes"]
-        self._buffer = bytearray(BUFFER_SIZE)
+        is_stranger = door is not None and door.checks is not None
+        self._usual_size = STRANGERS_BUFFER_SIZE if is_stranger else BUFFER_SIZE
+        self._buffer = bytearray(self._usual_size)
         self._view = memoryview(self._buffer)
         self._start = 0
         self._filled = 0
@@ -91,11 +98,11 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_began_at = 0.0
         self._fd = -1
         self._door = door
-        self._memory = door.memory if door is not None else None
+        self._memory = None if door is None else door.strangers_memory if is_stranger else door.memory
         self._admission: Admission | None = None
         self._setup_timer: asyncio.TimerHandle | None = None
         self._on_lost = on_lost
-        self._peer = Peer()
+        self._peer = Peer(host)
         self.reader = Reader()
         self._transport: asyncio.Transport | None = None
         self.last_active = 0.0
@@ -110,8 +117,6 @@ class Connection(asyncio.BufferedProtocol):
             if transport.get_extra_info("sslcontext") is None:
                 self._fd = sock.fileno()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = transport.get_extra_info("peername")
-        self._peer = Peer(peer[0] if peer else "127.0.0.1")
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         self._open.add(self)
         if self._door is not None:
@@ -195,8 +200,15 @@ class Connection(asyncio.BufferedProtocol):
     def has_logged_in(self, principal: str) -> None:
         self._peer = self._peer._replace(principal=principal)
         self._frame_max = self._node.config["socket.request.max.bytes"]
+        self._is_no_stranger()
         if self._setup_timer is not None:
             self._setup_timer.cancel()
+
+    def _is_no_stranger(self) -> None:
+        if self._usual_size < BUFFER_SIZE and self._door is not None and self._memory is not None:
+            self._usual_size = BUFFER_SIZE
+            self._memory.release(self)
+            self._memory = self._door.memory
 
     def _took_too_long(self) -> None:
         self._node.meters.connections_refused["setup timeout"] += 1
@@ -266,16 +278,17 @@ class Connection(asyncio.BufferedProtocol):
         if left == 0 and capacity > BUFFER_SIZE and self._memory is not None and self._memory.is_wanted:
             self.give_back()
             return
-        if left == 0 and capacity <= BUFFER_KEPT:
+        if left == 0 and self._usual_size <= capacity <= BUFFER_KEPT:
             self._start = self._filled = 0
             return
-        frame = BUFFER_SIZE
+        frame = self._usual_size
         if left >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, self._start)
             frame = length + _LENGTH.size
             self._frame_began_at = self._frame_began_at or self.last_active
-        needed = max(BUFFER_SIZE, min(frame, 2 * left))
-        self._starved = needed > capacity and self._memory is not None and not self._memory.claim(self, frame)
+        needed = max(self._usual_size, min(frame, 2 * left))
+        grows_large = needed > max(capacity, BUFFER_SIZE)
+        self._starved = grows_large and self._memory is not None and not self._memory.claim(self, frame - _LENGTH.size)
         if self._starved:
             return
         if capacity > BUFFER_KEPT and left == 0 and self._memory is not None:
@@ -299,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
     def give_back(self) -> None:
         """Called in the middle of other connections' requests, never of ours."""
         if self._filled == self._start and self._memory is not None:
-            self._buffer = bytearray(BUFFER_SIZE)
+            self._buffer = bytearray(self._usual_size)
             self._view = memoryview(self._buffer)
             self._start = self._filled = 0
             self._memory.release(self)
@@ -307,9 +320,12 @@ class Connection(asyncio.BufferedProtocol):
     def give_up(self, since: float) -> None:
         if self._filled == self._start:
             self.give_back()
-        elif not self._starved and 0.0 < self._frame_began_at < since:
+        elif 0.0 < self._frame_began_at < since:
+            # Also where we made it wait: several that hold a little and wait for more would wait for each other.
             complain("slow", "Closed a connection from %s: its request took too long to arrive.", self._peer.host)
             self._node.meters.connections_refused["slow request"] += 1
+            if self._memory is not None:
+                self._memory.release(self)  # at once: it may be all that the next one waits for
             self.abort()
 
     def _pause_reading(self) -> None:

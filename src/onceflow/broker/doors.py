@@ -18,7 +18,7 @@ from onceflow.broker.admission import PasswordChecks
 from onceflow.broker.complaints import complain
 from onceflow.broker.connection import Connection
 from onceflow.broker.request_memory import RequestMemory
-from onceflow.broker.tls_transport import TlsTransport
+from onceflow.broker.tls_transport import READ_SIZE, TlsTransport
 from onceflow.config import BrokerConfig
 from onceflow.errors import ConfigError
 
@@ -43,6 +43,8 @@ class Door:
     checks: PasswordChecks | None = None
     """Where passwords are checked; None if the listener asks for no login."""
     memory: RequestMemory | None = None
+    strangers_memory: RequestMemory | None = None
+    """For who has not logged in: what strangers hold must not be missing to the others."""
     setup_timeout_s: float = 30.0
 
 
@@ -67,6 +69,7 @@ class Doorkeeper:
         self._max: int = node.config["max.connections"]
         self._max_by_address = limits_by_address(node.config)
         self._max_per_address: int = node.config["max.connections.per.ip"]
+        self._encrypted = memoryview(bytearray(READ_SIZE))
         self._inside = 0
         self._inside_by_address: Counter[str] = Counter()
         self._listening: dict[socket.socket, Door] = {}
@@ -135,13 +138,17 @@ class Doorkeeper:
         came_at = time.monotonic()
 
         def connection() -> Connection:
-            return Connection(self._node, self._connections, door, came_at, lambda: self._left(host))
+            return Connection(self._node, self._connections, door, came_at, lambda: self._left(host), host)
 
         def protocol() -> asyncio.BufferedProtocol:
             if door.tls is None:
                 return connection()
             return TlsTransport(
-                door.tls, connection, door.setup_timeout_s, lambda error: self._not_shaken_hands(host, error)
+                door.tls,
+                connection,
+                door.setup_timeout_s,
+                lambda error: self._not_shaken_hands(host, error),
+                self._encrypted,
             )
 
         try:

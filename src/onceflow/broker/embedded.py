@@ -119,9 +119,6 @@ class Broker:
         for name, value in self._settings.items():
             if not BROKER_SETTINGS[name].sensitive:
                 command += ["--set", f"{name}={value}"]
-        secrets = self._secrets_in_a_pipe()
-        if secrets is not None:
-            command += ["--config", f"/dev/fd/{secrets}"]
         # What it reports goes to a file: a pipe that nobody reads would stop it once it is full.
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -129,6 +126,9 @@ class Broker:
             log = open(self.log_file, "a")  # noqa: SIM115  # the process gets it below
         except OSError as error:
             raise BrokerStartError(f"Data directory {self.data_dir} cannot be used: {error.strerror}.") from error
+        secrets = self._secrets_in_a_pipe()
+        if secrets is not None:
+            command += ["--config", f"/dev/fd/{secrets}"]
         with log:
             said_before = log.tell()
             try:

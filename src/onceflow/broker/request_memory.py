@@ -2,9 +2,10 @@
 
 Every connection has a small buffer of its own. Whoever announces a request that does not fit claims the whole of it
 before its buffer grows, and is not read until the claim is granted, in the order of asking: so what has begun can be
-finished, and two halves never wait for each other. Small requests need no claim and never wait.
+finished. Small requests need no claim and never wait.
 
-While somebody waits, a connection that takes too long over its large request loses its place, and its connection.
+While somebody waits, a connection that takes too long over its large request loses its place, and its connection. That
+goes for those, too, that wait themselves and keep something from the request before: those could wait for each other.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class RequestMemory:
 
     def close_slow(self) -> None:
         """Called now and then."""
-        if self._waiting:
-            since = time.monotonic() - PATIENCE_S
-            for who in tuple(self._held):
+        since = time.monotonic() - PATIENCE_S
+        for who in tuple(self._held):
+            if self._waiting:
                 who.give_up(since)

@@ -40,6 +40,8 @@ PRODUCER_EXPIRY_CHECK_S: Final = 600.0
 ROLL_CHECK_S: Final = 0.5
 SLOW_CHECK_S: Final = 5.0
 DRAIN_S: Final = 5.0
+STRANGERS_MEMORY: Final = 16 * 1024 * 1024
+"""For large requests of all who have not logged in yet. There is no reason for any."""
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -139,6 +141,7 @@ def _doors(listeners: Sequence[Listener], config: BrokerConfig, opened: contextl
     opened.callback(checks.close)
     shared = Door(
         memory=memory,
+        strangers_memory=RequestMemory(max(STRANGERS_MEMORY, config["sasl.server.max.receive.size"])),
         setup_timeout_s=config["socket.connection.setup.timeout.ms"] / 1000,
     )
     return [

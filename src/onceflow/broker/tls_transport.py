@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-__all__ = ["TlsTransport"]
+__all__ = ["READ_SIZE", "TlsTransport"]
 
 READ_SIZE: Final = 64 * 1024
 WRITE_SIZE: Final = 256 * 1024
@@ -32,14 +32,16 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         make_inner: Callable[[], asyncio.BufferedProtocol],
         timeout_s: float,
         refused: Callable[[OSError], None],
+        buffer: memoryview,
     ) -> None:
+        """`buffer` is where the socket's bytes arrive, on their way to be decrypted. All of a loop can share one."""
         super().__init__()
         self._make_inner = make_inner
         self._timeout_s = timeout_s
         self._refused = refused
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._buffer = memoryview(bytearray(READ_SIZE))
+        self._buffer = buffer
         self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_open = False

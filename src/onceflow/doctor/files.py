@@ -34,7 +34,8 @@ SOURCE_OPTIONS: Final = ("subscribe", "subscribepattern", "assign", "startingoff
 SINK_OPTIONS: Final = ("app_id", "topic", "guarantee", "transaction_timeout_ms", "bootstrap_servers")
 QUERY_OPTIONS: Final = ("checkpointlocation", "queryname", "trigger", "continuous")
 _SECTIONS: Final = re.compile(r"^(?:conf|config|options|kafka\.properties|properties)\.(?=.)")
-_SPRING: Final = re.compile(r"^spring\.kafka\.(?:properties\.)?")
+_SPRING: Final = re.compile(r"^spring\.kafka\.(?:(?P<role>producer|consumer|streams)\.(?!properties\.))?(?:properties\.)?")
+SPRING_NAMES: Final = {"transaction.id.prefix": "transactional.id"}
 _YAML_LINE: Final = re.compile(
     r"""(?P<indent>\ *)(?P<name>"[^"]+"|'[^']+'|[^\s#:'"\[{&*!|>-][^#]*?)\s*:(?:\s+(?P<value>.*))?"""
 )
@@ -43,12 +44,25 @@ _YAML_LINE: Final = re.compile(
 def read_clients(path: str, *, role: str | None = None, flavor: str | None = None) -> list[ClientFacts]:
     """The clients that a file has settings for. Raises `ConfigError` for one that cannot be read, or that does not
     tell what it is for."""
-    values = {_SPRING.sub("", name): value for name, value in read_settings(path).items()}
+    found = read_settings(path)
+    values = {_without_spring(name): value for name, value in found.items()}
     roles = [role] if role is not None else _roles(values)
     if not roles:
         raise ConfigError(f"{path} does not tell whether it is for a producer or a consumer: say so with --role")
-    whose = flavor or _flavor(values)
+    whose = flavor or ("java" if any(_SPRING.match(name) for name in found) else _flavor(values))
     return [ClientFacts(name=path, role=each, flavor=whose, values=_of_role(values, each)) for each in roles]
+
+
+def _without_spring(name: str) -> str:
+    """Spring Boot has names of its own for the usual settings, with hyphens; those under `properties` are Kafka's."""
+    match = _SPRING.match(name)
+    if match is None or match[0].endswith("properties."):
+        return _SPRING.sub("", name)
+    role, _, own = f"{match['role'] or ''}.".partition(".")
+    rest = name[match.end() :]
+    if not rest.startswith(("producer.properties.", "consumer.properties.", "streams.properties.")):
+        rest = rest.replace("-", ".")
+    return f"{role}.{SPRING_NAMES.get(rest, rest)}" if role else rest
 
 
 def _roles(values: Mapping[str, str]) -> list[str]:

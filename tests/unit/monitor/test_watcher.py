@@ -158,6 +158,25 @@ def test_while_the_cluster_is_away_the_page_shows_what_was_and_a_scrape_is_empty
     assert b"onceflow_build_info" in watcher.metrics("")[0]
 
 
+def test_rules_that_cannot_be_looked_at_are_named_to_the_page_and_to_scripts() -> None:
+    from_outside, from_within = shown(at(0, started_ms=None)), shown(at(0))
+    told = json.loads(from_outside.alerts_json())
+    assert "ZombieProducer" in told["unknown"]
+    assert json.loads(from_outside.state_json())["unknown"] == told["unknown"]
+    assert "ZombieProducer" not in json.loads(from_within.alerts_json())["unknown"]
+
+
+def test_a_scrape_that_is_made_later_in_a_thread_is_of_one_moment() -> None:
+    """Made while the loop goes on to the next snapshot: neither its rates nor, with the clock set back, none at all."""
+    watcher = shown(at(0), at(10, counters=Counters(commits=50)))
+    scrape = watcher.scrape("")
+    watcher.see(at(20, counters=Counters(commits=5_000)))
+    watcher.see(at(5))
+    text = scrape()[0].decode()
+    assert "\nonceflow_transaction_commit_rate 5.0\n" in text
+    assert "\nonceflow_transactions_committed_total 50" in text
+
+
 def test_before_the_first_snapshot_there_is_only_the_reason_why() -> None:
     watcher = Watcher(lambda: EMPTY, is_quick=False)
     watcher.lost("Nobody answers.")
