@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,12 +27,17 @@ from confluent_kafka.admin import (
 
 from onceflow.cli import main
 from onceflow.config import STANDARD_AUTHORIZER
+from onceflow.errors import ErrorCode
 from tests.support.broker_process import run_broker_command
 from tests.support.kafka_jars import JarsMissing, JavaMissing, classpath, java
+from tests.support.raw import batch, fetch_request, produce_request
+from tests.support.raw_client import frame_of
 from tests.support.secured_broker import SecuredBroker
 from tests.support.waiting import eventually
 
 LISTENER = "SASL_PLAINTEXT"
+RESET = struct.pack("ii", 1, 0)
+"""As SO_LINGER: closing does not say goodbye."""
 SETTINGS = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:admin"}
 
 
@@ -207,6 +215,43 @@ def test_who_may_not_change_rules_is_told_in_one_sentence(
     assert out == ""
     assert err.count("\n") == 1
     assert "takes ALTER" in err
+
+
+def test_a_fetch_that_waits_gives_nothing_once_the_right_to_read_is_taken_away(
+    broker: SecuredBroker, acls: Command, name: str
+) -> None:
+    everybody = ("--principal", "User:ANONYMOUS", "--topic", name)
+    acls("add", *everybody, "--operation", "all")
+    with broker.raw() as reader, broker.raw() as writer:
+        assert reader.make_topic(name) == 0
+        reader.send_all([fetch_request(name, 0, max_wait_ms=15_000)])
+        assert not reader.is_answered(0.1)
+        acls("delete", *everybody, "--operation", "all")
+        acls("add", *everybody, "--operation", "write")
+        assert writer.produce(name, batch("secret")).error_code == 0
+        answer = reader.receive_fetched()
+    assert (answer.error_code, answer.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
+
+
+def test_who_resets_the_connection_is_still_judged_by_where_it_came_from(
+    broker: SecuredBroker, acls: Command, name: str
+) -> None:
+    """The broker is made to accept the connection only when it is reset, and the socket knows no address any more."""
+    acls("add", "--principal", "User:ANONYMOUS", "--topic", name, "--operation", "all", "--host", "127.0.0.1")
+    host, port = broker.addresses["PLAINTEXT"].rsplit(":", 1)
+    with broker.raw() as honest:
+        assert honest.make_topic(name) == 0
+        assert honest.produce(name, batch("honest")).base_offset == 0
+        denied_before = broker.log.count("is Denied")
+        os.kill(broker.broker.pid, signal.SIGSTOP)
+        try:
+            with socket.create_connection((host, int(port)), 10, source_address=("127.0.0.2", 0)) as stranger:
+                stranger.sendall(frame_of(produce_request(name, batch("forged"), acks=0), 7))
+                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        finally:
+            os.kill(broker.broker.pid, signal.SIGCONT)
+        assert eventually(lambda: broker.log.count("is Denied") > denied_before, "it is refused")
+        assert honest.produce(name, batch("honest")).base_offset == 1
 
 
 @pytest.mark.faults

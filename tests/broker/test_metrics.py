@@ -8,13 +8,16 @@ from __future__ import annotations
 import http.client
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import onceflow
+from onceflow.errors import ErrorCode
 from tests.support.raw import READ_COMMITTED, READ_UNCOMMITTED, Wire, batch
+from tests.support.raw_transactions import V2, TransactionalProducer
 from tests.support.scraping import OPENMETRICS, Scrape, scrape_of
 from tests.support.waiting import eventually
 
@@ -159,15 +162,80 @@ def test_the_page_answers_to_the_name_that_it_was_told_to_listen_on_and_ends_wit
     """`127.1` stands for a name: it leads to this machine, and is no address by the rules of a `Host` header."""
     with onceflow.Broker(http="127.1:0") as broker:
         assert broker.http_url is not None
-        page = http.client.HTTPConnection(broker.http_url.removeprefix("http://"), timeout=10)
-        for host, status in (("127.1", 200), ("elsewhere.example", 403)):
-            page.request("GET", "/alerts.json", headers={"Host": host})
-            with page.getresponse() as answer:
-                assert (answer.status, bool(answer.read())) == (status, True)
-        began = time.monotonic()
-        broker.stop()  # the connection is open, and idle
-        assert time.monotonic() - began < 5
-        page.close()
+        with closing(http.client.HTTPConnection(broker.http_url.removeprefix("http://"), timeout=10)) as page:
+            for host, status in (("127.1", 200), ("elsewhere.example", 403)):
+                page.request("GET", "/alerts.json", headers={"Host": host})
+                with page.getresponse() as answer:
+                    assert (answer.status, bool(answer.read())) == (status, True)
+            began = time.monotonic()
+            broker.stop()  # the connection is open, and idle
+            assert time.monotonic() - began < 5
+
+
+TRANSACTIONS = 100
+ABORTED = 10
+DUPLICATES = 50
+FENCED = 3
+
+
+def cause_known_totals(wire: Wire, topic: str) -> None:
+    """Transactions of three records of which some are aborted, batches that are repeated, producers that are replaced,
+    and a reader of it all."""
+    producer = TransactionalProducer(wire, topic, V2).init()
+    for number in range(TRANSACTIONS):
+        producer.write(topic, "a", "b")
+        producer.write(topic, "c")
+        producer.end_patiently(committed=number % (TRANSACTIONS // ABORTED) != 0)
+        producer.init()
+    repeated = batch("x", producer=wire.new_producer(), sequence=0)
+    for _ in range(DUPLICATES + 1):
+        assert wire.produce(topic, repeated).error_code == ErrorCode.NONE
+    for _ in range(FENCED):
+        past = producer.identity
+        producer.init()
+        assert producer.produce_once(topic, "late", identity=past).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    end = wire.end(topic)
+    for offset in (0, end):  # the second says that the first was read
+        wire.fetch(topic, offset, max_wait_ms=0, max_bytes=1 << 20)
+
+
+def test_totals_are_what_happened_and_begin_anew_with_the_broker() -> None:
+    with onceflow.Broker(http="127.0.0.1:0", durability="os") as broker:
+        with Wire(broker.bootstrap) as wire:
+            wire.create_topic("known")
+            cause_known_totals(wire, "known")
+            found = settled(broker, wire, "known")
+            end = wire.end("known")
+        expected = {
+            ("onceflow_transactions_committed_total", ""): TRANSACTIONS - ABORTED,
+            ("onceflow_transactions_aborted_total", "client"): ABORTED,
+            ("onceflow_transactions_aborted_total", "timeout"): 0,
+            ("onceflow_transactions_aborted_total", "fenced"): 0,
+            ("onceflow_duplicate_batches_total", ""): DUPLICATES,
+            ("onceflow_out_of_order_batches_total", ""): 0,
+            ("onceflow_fencing_events_total", ""): FENCED,
+            ("onceflow_produce_errors_total", "INVALID_PRODUCER_EPOCH"): FENCED,
+            ("kafka_server_brokertopicmetrics_messagesin_total", "known"): 3 * TRANSACTIONS + 1,
+            ("onceflow_records_consumed_total", "known"): end,
+            ("onceflow_request_latency_seconds_count", "EndTxn"): TRANSACTIONS,
+            ("onceflow_request_latency_seconds_count", "Fetch"): 2,
+            ("onceflow_open_transactions", ""): 0,
+        }
+        assert {each: _of(found, *each) for each in expected} == expected
+        assert end == 4 * TRANSACTIONS + 1  # three records and a marker each
+        broker.stop()
+        broker.start()
+        anew = scrape(broker)
+        for name, label in expected:
+            assert not _of(anew, name, label), name
+        assert value(anew, "kafka_topic_partition_current_offset", topic="known", partition="0") == end
+
+
+def _of(found: Scrape, name: str, label: str) -> float | None:
+    """The value of the series that has this label, whatever it is called."""
+    kinds = {"aborted": "reason", "errors": "error", "latency": "request"}
+    kind = next((kind for word, kind in kinds.items() if word in name), "topic")
+    return found.value(name, **({kind: label} if label else {}))
 
 
 @pytest.mark.parametrize(("accept", "kind"), [("", "text/plain"), (OPENMETRICS, "application/openmetrics-text")])

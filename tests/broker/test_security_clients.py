@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +143,22 @@ def test_a_certificate_names_its_owner_and_acls_go_by_the_name(tmp_path: Path) -
         assert "Traceback" not in broker.log
 
 
+def test_librdkafka_stays_connected_over_several_logins(tmp_path: Path) -> None:
+    """More than a second each: who logs in again earlier is refused, as by Kafka."""
+    with SecuredBroker(tmp_path, {"connections.max.reauth.ms": 1300}) as broker:
+        problems: list[object] = []
+        settings: dict[str, Any] = {**broker.client("SASL_SSL"), "bootstrap.servers": broker.addresses["SASL_SSL"]}
+        producer = Producer({**settings, "log_level": 0, "error_cb": problems.append})
+        until = time.monotonic() + 4.5
+        while time.monotonic() < until:
+            producer.produce("t", b"value", on_delivery=lambda error, _: error and problems.append(error))
+            assert producer.flush(10) == 0
+            producer.poll(0.1)
+        assert problems == []
+        assert "did not log in again" not in broker.log
+        assert "Traceback" not in broker.log
+
+
 # Java
 
 
@@ -184,3 +201,23 @@ def test_javas_clients_get_in_with_the_right_password_and_kafkas_errors_with_a_w
         f"SaslAuthenticationException: {refused} SCRAM-SHA-256",
         f"SaslAuthenticationException: {refused} SCRAM-SHA-512",
     ]
+
+
+@pytest.mark.faults
+def test_javas_producer_stays_connected_over_several_logins(tmp_path: Path) -> None:
+    with SecuredBroker(tmp_path, {"connections.max.reauth.ms": 1300, "num.partitions": 1}) as broker:
+        with broker.raw() as client:
+            assert client.make_topic("t") == 0
+        file = tmp_path / "client.properties"
+        file.write_text(java_settings(broker, "SASL_SSL", "SCRAM-SHA-512"))
+        done = subprocess.run(
+            [java(), *QUICK_START, QUIET, "-cp", compiled("secured"), "StayingClient", str(file), "6000"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) >= 3
+        assert "did not log in again" not in broker.log
+        assert "Traceback" not in broker.log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import subprocess
 import sys
@@ -172,6 +173,15 @@ def test_an_embedded_broker_does_not_put_passwords_on_its_command_line(
         onceflow.Broker(
             tmp_path / "data", listeners=["SSL://127.0.0.1:0"], settings={**settings, "ssl.key.password": "no"}
         ).start()
+
+
+def test_the_pipe_with_the_passwords_is_closed_where_a_broker_cannot_be_started(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    broker = onceflow.Broker(tmp_path / "file", settings={"ssl.key.password": "secret"})
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(BrokerStartError, match="cannot be used"):
+        broker.start()
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_an_expired_certificate_is_a_warning(

@@ -18,6 +18,7 @@ from onceflow.wire.messages.metadata import MetadataRequest
 from tests.support.broker_process import BrokerProcess, run_broker_command
 from tests.support.raw import batch
 from tests.support.raw_client import RawClient, frame_of
+from tests.support.secured_broker import SecuredBroker
 from tests.support.waiting import eventually
 
 MB = 1_000_000
@@ -92,6 +93,36 @@ def test_large_requests_wait_for_memory_and_small_ones_do_not(tmp_path: Path) ->
         sending.join(15)
         assert results == [0]
         assert is_served(small)
+
+
+def test_what_strangers_hold_is_not_missing_to_who_has_logged_in(tmp_path: Path) -> None:
+    most = {"socket.request.max.bytes": 17 * MB, "queued.max.request.bytes": 17 * MB, "message.max.bytes": 15 * MB}
+    with ExitStack() as stack:
+        settings = {**most, "sasl.server.max.receive.size": 17 * MB, "connections.max.reauth.ms": 600_000}
+        broker = stack.enter_context(SecuredBroker(tmp_path, settings))
+        stranger, honest = (stack.enter_context(broker.raw(each)) for each in ("SASL_PLAINTEXT", "PLAINTEXT"))
+        assert honest.make_topic("t") == 0
+        stranger.send_bytes(struct.pack(">i", 16 * MB) + bytes(MB))
+        before = psutil.Process(broker.broker.pid).memory_info().rss
+        assert honest.produce("t", batch(bytes(10 * MB))).error_code == 0
+        stranger.send_bytes(bytes(2 * MB))
+        assert is_served(honest)
+        assert psutil.Process(broker.broker.pid).memory_info().rss - before < 60 * MB
+
+
+def test_who_has_not_logged_in_costs_next_to_no_memory(tmp_path: Path) -> None:
+    strangers = 300
+    with ExitStack() as stack:
+        broker = stack.enter_context(SecuredBroker(tmp_path))
+        process = psutil.Process(broker.broker.pid)
+        honest = stack.enter_context(broker.raw())
+        assert is_served(honest)
+        before, files_before = process.memory_info().rss, process.num_fds()
+        for _ in range(strangers):
+            stack.enter_context(broker.raw("SASL_PLAINTEXT")).send_bytes(b"\0")
+        eventually(lambda: process.num_fds() - files_before >= strangers, "all are inside")
+        assert is_served(honest)
+        assert process.memory_info().rss - before < strangers * 40_000
 
 
 def test_a_connection_with_thousands_of_requests_lets_others_have_their_turn(tmp_path: Path) -> None:

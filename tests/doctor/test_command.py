@@ -14,6 +14,7 @@ from onceflow.cli import main
 from onceflow.doctor.display import print_report
 
 DOCS = Path(__file__).parents[2] / "docs"
+README = (DOCS.parent / "README.md").read_text()
 GOOD = {
     "producer.properties": "key.serializer=x\ntransactional.id=billing-0\nbootstrap.servers=kafka:9092\n",
     "consumer.json": '{"group.id": "billing", "enable.auto.commit": false, "auto.offset.reset": "none", '
@@ -130,6 +131,12 @@ def test_the_examples_of_the_guide_do_what_it_says(
     with onceflow.Broker(data_dir=None) as broker:
         exec(program.replace("kafka:9092", broker.bootstrap), {})
     assert capsys.readouterr().out == "producer.properties (producer)\n  producer.acks\n  acks=1\n  acks=all\n"
+
+
+def test_the_readme_shows_what_doctor_says(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "producer.properties").write_text("acks=1\nkey.serializer=x\n")
+    [shown] = re.findall(r"\$ onceflow doctor --client producer.properties\n(.*?)  \.\.\.\n", README, re.DOTALL)
+    assert run("--client", "producer.properties").out.startswith(shown)
 
 
 def test_a_running_session_can_be_looked_at(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,6 +53,7 @@ def large() -> Snapshot:
         micro_batches=(
             MicroBatch(app_id="viewing", batch_id=7, recorded_ms=now - 9_000, started_ms=now - 10_000, rows=40),
             MicroBatch(app_id="pricing", batch_id=1, recorded_ms=now - 5_000),
+            MicroBatch(app_id="pricing", batch_id=1, recorded_ms=now - 4_000),  # of another query, or begun anew
             MicroBatch(
                 app_id="viewing",
                 batch_id=8,
@@ -108,9 +109,10 @@ def test_of_many_things_the_interesting_ones_come_first_and_the_rest_can_be_foun
         told = "each.children[0].textContent + ': ' + each.children[1].textContent"
         lanes = f"[...document.querySelectorAll('.lane')].map(each => {told})"
         assert browser.run(lanes) == [
-            "pricing: batch 1 · 1 micro-batch shown",
+            "pricing: batch 1 · 2 micro-batches shown",
             "viewing: batch 8 · took 2.0 s · 500 ms of it for the transaction · 40 rows · 2 micro-batches shown",
         ]
+        assert browser.run("document.querySelectorAll('.lane:first-child g').length") == 2
         bars = "[...document.querySelectorAll('.lane:last-child g:last-child rect')]"
         widths = f"{bars}.map(each => each.width.baseVal.value)"
         work, transaction = browser.run(widths)

@@ -255,6 +255,19 @@ def test_what_a_topic_was_given_is_what_its_log_goes_by(overrides: dict[str, str
     assert getattr(config.topic(overrides), field) == value
 
 
+@pytest.mark.parametrize("given", [{}, {"log.flush.interval.messages": "1000"}])
+def test_durability_decides_what_is_shown_as_the_flush_interval(given: dict[str, str]) -> None:
+    synced, unsynced = BrokerConfig(given=given), BrokerConfig(given=given, fsync=False)
+    assert synced.in_effect("log.flush.interval.messages") == ("1", Source.DEFAULT)
+    assert unsynced.in_effect("log.flush.interval.messages") == (str(2**63 - 1), Source.STATIC_BROKER)
+
+
+def test_any_other_setting_is_in_effect_as_it_was_given() -> None:
+    config = BrokerConfig(given={"log.segment.bytes": "2000000"})
+    assert config.in_effect("log.segment.bytes") == ("2000000", Source.STATIC_BROKER)
+    assert config.in_effect("num.partitions") == ("1", Source.DEFAULT)
+
+
 def test_settings_do_not_change() -> None:
     config = BrokerConfig()
     with pytest.raises(AttributeError):

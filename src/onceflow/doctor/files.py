@@ -34,7 +34,9 @@ SOURCE_OPTIONS: Final = ("subscribe", "subscribepattern", "assign", "startingoff
 SINK_OPTIONS: Final = ("app_id", "topic", "guarantee", "transaction_timeout_ms", "bootstrap_servers")
 QUERY_OPTIONS: Final = ("checkpointlocation", "queryname", "trigger", "continuous")
 _SECTIONS: Final = re.compile(r"^(?:conf|config|options|kafka\.properties|properties)\.(?=.)")
-_SPRING: Final = re.compile(r"^spring\.kafka\.(?:(?P<role>producer|consumer|streams)\.(?!properties\.))?(?:properties\.)?")
+SPRING: Final = "spring.kafka."
+SPRING_OWN: Final = ("listener", "template", "admin", "jaas", "retry", "ssl")
+"""Sections that are not of a client, or have other names there than Kafka's."""
 SPRING_NAMES: Final = {"transaction.id.prefix": "transactional.id"}
 _YAML_LINE: Final = re.compile(
     r"""(?P<indent>\ *)(?P<name>"[^"]+"|'[^']+'|[^\s#:'"\[{&*!|>-][^#]*?)\s*:(?:\s+(?P<value>.*))?"""
@@ -45,24 +47,31 @@ def read_clients(path: str, *, role: str | None = None, flavor: str | None = Non
     """The clients that a file has settings for. Raises `ConfigError` for one that cannot be read, or that does not
     tell what it is for."""
     found = read_settings(path)
-    values = {_without_spring(name): value for name, value in found.items()}
+    is_spring = any(name.startswith(SPRING) for name in found)
+    values = _of_spring(found) if is_spring else found
     roles = [role] if role is not None else _roles(values)
     if not roles:
         raise ConfigError(f"{path} does not tell whether it is for a producer or a consumer: say so with --role")
-    whose = flavor or ("java" if any(_SPRING.match(name) for name in found) else _flavor(values))
+    whose = flavor or ("java" if is_spring else _flavor(values))
     return [ClientFacts(name=path, role=each, flavor=whose, values=_of_role(values, each)) for each in roles]
+
+
+def _of_spring(found: Mapping[str, str]) -> dict[str, str]:
+    """What Spring Boot hands to clients. The rest of its file is the application's: a port, levels of its log."""
+    aside = tuple(f"{SPRING}{each}." for each in SPRING_OWN)
+    theirs = {name: value for name, value in found.items() if name.startswith(SPRING) and not name.startswith(aside)}
+    return {_without_spring(name.removeprefix(SPRING)): value for name, value in theirs.items()}
 
 
 def _without_spring(name: str) -> str:
     """Spring Boot has names of its own for the usual settings, with hyphens; those under `properties` are Kafka's."""
-    match = _SPRING.match(name)
-    if match is None or match[0].endswith("properties."):
-        return _SPRING.sub("", name)
-    role, _, own = f"{match['role'] or ''}.".partition(".")
-    rest = name[match.end() :]
-    if not rest.startswith(("producer.properties.", "consumer.properties.", "streams.properties.")):
-        rest = rest.replace("-", ".")
-    return f"{role}.{SPRING_NAMES.get(rest, rest)}" if role else rest
+    before, properties, own = name.partition("properties.")
+    if properties:
+        return before + own
+    role = _role_prefix(name)
+    rest = name.removeprefix(f"{role}.").replace("-", ".")
+    rest = SPRING_NAMES.get(rest, rest)
+    return f"{role}.{rest}" if role else rest
 
 
 def _roles(values: Mapping[str, str]) -> list[str]:
@@ -73,6 +82,7 @@ def _roles(values: Mapping[str, str]) -> list[str]:
     found = {
         "producer": "producer" in prefixed or any(name in PRODUCER_NAMES for name in values),
         "consumer": "consumer" in prefixed or any(name in CONSUMER_NAMES for name in values),
+        "streams": "streams" in prefixed,
     }
     return [each for each, is_there in found.items() if is_there]
 

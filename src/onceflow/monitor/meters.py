@@ -31,6 +31,7 @@ BOUNDS_S: Final = (
 LAST_EVENTS: Final = 200
 POSITIONS_MAX: Final = 10_000
 """Partitions of which one connection's position is remembered."""
+POSITIONS_AT_FIRST: Final = 64
 
 
 class Stopwatch:
@@ -75,11 +76,13 @@ class Reader:
     counts as nothing: back, or ahead beyond what was sent.
     """
 
-    __slots__ = ("_positions", "active_until", "read_committed")
+    __slots__ = ("_positions", "_room", "active_until", "read_committed")
 
     def __init__(self) -> None:
         self._positions: dict[PartitionLog, tuple[int, FileSlice | None]] = {}
         """The offset that it asked for last, and what it was sent."""
+        self._room = POSITIONS_AT_FIRST
+        """With so many, it is time to see which of them are still there."""
         self.active_until = -1.0
         """By `time.monotonic`: when it last fetched; for a long poll, when that ends."""
         self.read_committed = False
@@ -89,8 +92,8 @@ class Reader:
         positions = self._positions
         before = positions.get(log)
         if before is None:
-            if len(positions) >= POSITIONS_MAX:
-                del positions[next(iter(positions))]
+            if len(positions) >= self._room:
+                self._make_room()
         else:
             start, sent = before
             if start < offset and sent is not None and log.has_read(start, sent, offset, found):
@@ -98,6 +101,16 @@ class Reader:
             elif start == offset and found is None:
                 return  # no room for it in this answer: what was sent before still counts when it moves on
         positions[log] = (offset, found)
+
+    def _make_room(self) -> None:
+        """Partitions that were deleted go, which this alone would keep in memory; if that is not enough, the oldest.
+        There is room for twice as many as are left, so this is seldom."""
+        positions = self._positions
+        for log in [log for log in positions if log.closed]:
+            del positions[log]
+        if len(positions) >= POSITIONS_MAX:
+            del positions[next(iter(positions))]
+        self._room = min(POSITIONS_MAX, max(POSITIONS_AT_FIRST, 2 * len(positions)))
 
 
 class Meters:

@@ -10,6 +10,7 @@ import pytest
 from onceflow.broker import acls as acls_module
 from onceflow.broker.acls import Acls
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError
+from onceflow.log.files import RealFileSystem
 from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
 from onceflow.wire.acls import Acl, Operation, Pattern, Permission, Resource
 
@@ -37,6 +38,11 @@ def test_rules_are_there_after_a_restart(files: MemoryFileSystem) -> None:
     acls.add([rule("a"), rule("b"), rule("a")])
     acls.remove([rule("b"), rule("never there")])
     assert set(acls) == read(files) == {rule("a")}
+
+
+def test_only_the_owner_of_the_file_may_read_who_may_do_what(tmp_path: Path) -> None:
+    Acls(RealFileSystem(), tmp_path).add([rule("a")])
+    assert (tmp_path / "acls.json").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("seed", range(20))

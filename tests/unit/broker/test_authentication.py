@@ -114,6 +114,7 @@ def test_the_server_adds_to_the_nonce_and_never_the_same(users: Users) -> None:
         b"n,,n=,r=abc",
         b"n,,n=alice,r=",
         b"n,,n=al=41ice,r=abc",
+        b"n,,n=al=3=2CDice,r=abc",
         b"n,,n=alice,r=a\x7fb",
         b"p=tls-unique,,n=alice,r=abc",
         b"x,,n=alice,r=abc",

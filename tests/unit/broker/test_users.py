@@ -45,6 +45,19 @@ def test_the_file_has_no_password_and_only_its_owner_may_read_it(tmp_path: Path)
         assert not credential.is_password(PASSWORD + " ")
 
 
+def test_a_password_of_nobody_is_hashed_as_those_of_most_users_are() -> None:
+    files = MemoryFileSystem()
+    files.make_directory(Path("/data"))
+    users = Users(files, Path("/data"))
+    assert users.to_check_password("nobody")[0].mechanism == "SCRAM-SHA-256"
+    users.apply([given_password(user, "SCRAM-SHA-512") for user in ("alice", "bob")])
+    users.apply([given_password("carol")])
+    assert users.to_check_password("nobody")[0].mechanism == "SCRAM-SHA-512"
+    assert users.to_check_password("carol")[0].mechanism == "SCRAM-SHA-256"
+    users.apply([given_password("alice"), given_password("dave")])
+    assert users.to_check_password("nobody")[0].mechanism == "SCRAM-SHA-256"
+
+
 def test_two_users_with_the_same_password_share_nothing_in_the_file(tmp_path: Path) -> None:
     Users(RealFileSystem(), tmp_path).apply([given_password("alice"), given_password("bob")])
     stored = json.loads((tmp_path / "users.json").read_text())["users"]

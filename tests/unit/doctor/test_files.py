@@ -87,7 +87,43 @@ def test_what_a_file_is_for_is_told_by_its_settings(written: Path) -> None:
     assert roles(written, "acks=all\ngroup.id=a") == [("producer", "unknown"), ("consumer", "unknown")]
     assert roles(written, "application.id=a\nproducer.acks=all") == [("streams", "java")]
     assert roles(written, "client.id=a", role="consumer", flavor="java") == [("consumer", "java")]
-    assert roles(written, "spring.kafka.consumer.group.id=a") == [("consumer", "unknown")]
+    assert roles(written, "spring.kafka.consumer.group.id=a") == [("consumer", "java")], "Spring is Java"
+
+
+def test_spring_boot_has_names_of_its_own_for_kafkas_settings(written: Path) -> None:
+    text = """
+server:
+  port: 8080
+spring:
+  kafka:
+    bootstrap-servers: b
+    listener:
+      ack-mode: batch
+    producer:
+      transaction-id-prefix: tx-
+      properties:
+        max-in-flight: kept
+    consumer:
+      isolation-level: read_committed
+      enable-auto-commit: false
+"""
+    producer, consumer = read_clients(write(written, "application.yaml", text))
+    assert producer.values == {"bootstrap.servers": "b", "transactional.id": "tx-", "max-in-flight": "kept"}
+    assert consumer.values == {
+        "bootstrap.servers": "b",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": "false",
+    }
+
+
+def test_streams_of_spring_boot_are_not_passed_over(written: Path) -> None:
+    text = "spring.kafka.streams.application-id=s\nspring.kafka.streams.properties.processing.guarantee=at_least_once\n"
+    [streams] = read_clients(write(written, "application.properties", text))
+    assert (streams.role, streams.values) == (
+        "streams",
+        {"application.id": "s", "processing.guarantee": "at_least_once"},
+    )
+    assert roles(written, f"{text}spring.kafka.producer.acks=all\n") == [("producer", "java"), ("streams", "java")]
 
 
 def test_a_consumer_is_not_blamed_for_the_producers_settings(written: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from onceflow.config import BrokerConfig
 from onceflow.log.memory_files import MemoryFileSystem
 from onceflow.log.partition import PartitionLog
 from onceflow.monitor import meters
-from onceflow.monitor.meters import BOUNDS_S, Reader, Stopwatch, Traffic
+from onceflow.monitor.meters import BOUNDS_S, POSITIONS_AT_FIRST, Reader, Stopwatch, Traffic
 from onceflow.wire.batch import read_header
 from tests.support.raw import batch
 
@@ -114,6 +116,7 @@ def test_partitions_and_connections_are_counted_apart() -> None:
 
 
 def test_positions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meters, "POSITIONS_AT_FIRST", 1)
     monkeypatch.setattr(meters, "POSITIONS_MAX", 2)
     logs = [log_of(10, f"t-{number}") for number in range(3)]
     consumer = Consumer(logs[0])
@@ -121,6 +124,21 @@ def test_positions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         consumer.fetch(0, log=log)
     assert consumer.fetch(10, log=logs[0]) == 0  # forgotten
     assert consumer.fetch(10, log=logs[2]) == 10
+
+
+def test_partitions_that_were_deleted_are_let_go_however_long_a_connection_lasts() -> None:
+    consumer = Consumer(log_of(10))
+    consumer.fetch(0)
+    seen = []
+    for number in range(2 * POSITIONS_AT_FIRST):
+        log = log_of(10, f"gone-{number}")
+        consumer.fetch(0, log=log)
+        log.close()
+        seen.append(weakref.ref(log))
+    del log
+    gc.collect()
+    assert sum(each() is not None for each in seen) <= POSITIONS_AT_FIRST
+    assert consumer.fetch(10) == 10  # and what is still there is known as before
 
 
 def test_a_duration_falls_into_the_first_bucket_that_is_not_below_it() -> None:

@@ -57,7 +57,7 @@ export function lanes(place, batches, now) {
       const drawing = lane.children[2];
       drawing.setAttribute("viewBox", `0 0 ${width} ${LANE}`);
       drawing.setAttribute("aria-label", `${plural(found.length, "micro-batch")} since ${clock(begin)}`);
-      reconcile(drawing, found, (each) => String(each.batch_id), () => svg("g", {}, svg("title"), svg("rect", { y: 4, height: 20, rx: 2 }), svg("rect", { y: 9, height: 10, rx: 2 }), svg("path")),
+      reconcile(drawing, found, (each) => `${each.batch_id}/${each.recorded_ms}`, () => svg("g", {}, svg("title"), svg("rect", { y: 4, height: 20, rx: 2 }), svg("rect", { y: 9, height: 10, rx: 2 }), svg("path")),
         (bar, each) => draw(bar, each, x, width));
     });
   return [begin, end];
