@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -303,3 +304,20 @@ def test_rules_survive_the_death_of_the_broker_and_a_damaged_file_keeps_it_from_
     assert done.returncode == 1
     assert "acls.json is damaged" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_produce_says_in_a_sentence_that_it_may_not_write(
+    broker: SecuredBroker, acls: Command, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = admin(broker)
+    owner.create_topics([NewTopic(name, 1)])[name].result()
+    acls("add", "--principal", "User:alice", "--operation", "describe", "--topic", name)
+    login = tmp_path / "alice.properties"
+    login.write_text("".join(f"{key}={value}\n" for key, value in broker.client(LISTENER, "alice").items()))
+    lines = tmp_path / "lines"
+    lines.write_text("one\ntwo\n")
+    connection = ["--bootstrap", broker.addresses[LISTENER], "--command-config", str(login)]
+    assert main(["produce", name, "--file", str(lines), *connection]) == 1
+    told = capsys.readouterr().err
+    assert "uthorization" in told
+    assert "Traceback" not in told

@@ -22,6 +22,8 @@ from tests.support.secured_kafka import USERS
 from tests.support.waiting import eventually
 
 LIFETIME_MS = 1300
+TOKEN_BYTES_MAX = 524288
+"""Kafka's default of sasl.server.max.receive.size."""
 OTHER_IDENTITY = "Authentication failed: Client requested an authorization id that is different from username"
 
 
@@ -204,6 +206,7 @@ def test_a_login_ends_unless_the_client_logs_in_again_as_the_same_user(tmp_path:
             eventually(has_ended, "the login of who does nothing ends", every_s=0.3)
             assert is_served(faithful)
         refuses_another_user_and_another_mechanism(broker)
+        takes_no_larger_token_than_the_first_time(broker)
         assert "Traceback" not in broker.log
 
 
@@ -212,6 +215,14 @@ def log_in_again_if_due(client: RawClient) -> bool:
     if answer.error_code == 0:
         assert client.ask(token(plain())).error_code == 0
     return is_served(client)
+
+
+def takes_no_larger_token_than_the_first_time(broker: SecuredBroker) -> None:
+    with broker.raw("SASL_PLAINTEXT") as client:
+        log_in(client)
+        assert client.ask(hands()).error_code == 0
+        client.send_all([token(bytes(TOKEN_BYTES_MAX))])
+        assert client.waits_for_end()
 
 
 def refuses_another_user_and_another_mechanism(broker: SecuredBroker) -> None:

@@ -170,6 +170,7 @@ class Admission:
     # Requests
 
     def answer(self, header: RequestHeader, frame: memoryview) -> Answer | Deferred:
+        self._check_size(frame)
         if header.api_key == SASL_HANDSHAKE:
             if not 0 <= header.api_version <= 1:
                 raise MalformedMessage(f"Version {header.api_version} of SaslHandshake is not served here.")
@@ -181,7 +182,13 @@ class Admission:
         return self._take(bytes(shown.auth_bytes))
 
     def take_token(self, frame: memoryview) -> Answer | Deferred:
+        self._check_size(frame)
         return self._take(bytes(frame))
+
+    def _check_size(self, frame: memoryview) -> None:
+        """Who logs in again may send larger requests by now, but not to us."""
+        if len(frame) > self.frame_max:
+            raise MalformedMessage(f"A login of {len(frame)} bytes is larger than sasl.server.max.receive.size.")
 
     def _shake_hands(self, name: str, version: int) -> Answer | Deferred:
         if self._mechanism is not None:

@@ -25,6 +25,7 @@ TEXT_ENCODINGS: Final = {
     0x1C: "utf-32-be",
     0x1E: "utf-16-be",
 }
+OID_BYTES_MAX: Final = 64
 SHORT_NAMES: Final = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",
@@ -139,6 +140,8 @@ def _attribute(value: _Value) -> str:
 
 
 def _oid(content: bytes) -> str:
+    if len(content) > OID_BYTES_MAX:
+        raise MalformedCertificate("an attribute has a number without end")
     numbers = [0]
     for byte in content:
         numbers[-1] = numbers[-1] << 7 | byte & 0x7F

@@ -7,7 +7,8 @@ The JSON file is the commit point, replaced as a whole each time:
 
     create    partition folders first, then the file: a crash before it leaves empty folders that a later create clears
     delete    the file is marked first, then the folders go, then the file: a crash in between is finished by the
-    next start grow      new folders first, then the file with the new number
+              next start
+    grow      new folders first, then the file with the new number
 
 A folder that belongs to no topic is left alone and reported: records are never removed on a guess.
 """

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+from pathlib import Path
 from typing import Any
 
 from onceflow.client.addresses import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, default_bootstrap
 from onceflow.client.settings import ClientSettings
+from onceflow.properties import read_properties
 
 __all__ = [
     "add_connection",
@@ -34,6 +36,13 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add_client_config(group)
 
 
+class _FromFile(argparse.Action):
+    """A file of settings, as if they had been given one by one before all others: those win."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: object) -> None:
+        namespace.client_config = [*read_properties(Path(values)).items(), *namespace.client_config]
+
+
 def add_client_config(group: Any) -> None:
     """The option for further settings of clients, for a parser or one of its groups."""
     group.add_argument(
@@ -43,6 +52,13 @@ def add_client_config(group: Any) -> None:
         action="append",
         default=[],
         help="a further librdkafka setting of all clients, for example security.protocol=SSL; may be repeated",
+    )
+    group.add_argument(
+        "--command-config",
+        metavar="FILE",
+        action=_FromFile,
+        help="such settings from a file, NAME=VALUE on each line: the place for passwords, which on a command line "
+        "everybody on this machine can read",
     )
 
 

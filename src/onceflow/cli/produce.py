@@ -183,7 +183,14 @@ class Sender:
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Waits until all are acknowledged or given up; what is open after `timeout_s` counts as failed."""
-        left = self._producer.flush(timeout_s) if timeout_s is not None else self._producer.flush()
+        try:
+            left = self._producer.flush(timeout_s) if timeout_s is not None else self._producer.flush()
+        except (self._refusal, SystemError) as fatal:
+            # A fatal error of the whole producer (it may not write, it is fenced) comes out of any call.
+            refused = fatal if isinstance(fatal, self._refusal) else fatal.__cause__
+            self.tally.failed[describe(refused.args[0]) if refused is not None else str(fatal)] += len(self._producer)
+            self._producer.purge()
+            return
         if left:
             self.tally.failed["interrupted before an answer came"] += left
             self._producer.purge()

@@ -219,6 +219,8 @@ class Admin:
         except KafkaException as problem:
             self._client.poll(0)  # this is what delivers the reasons
             reason = self._overheard.last or describe(problem.args[0])
+            if "authentication" in reason.lower():
+                raise ClientError(f"the login at {self._settings.bootstrap} was refused: {reason}") from None
             raise ClientError(
                 f"somebody listens at {self._settings.bootstrap}, but not a Kafka broker it seems: {reason}"
             ) from None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onceflow.broker.certificates import MalformedCertificate, expires_at, first_certificate, subject
+from onceflow.broker.certificates import MalformedCertificate, _oid, expires_at, first_certificate, subject
 
 
 def made(folder: Path, name: str) -> bytes:
@@ -77,3 +77,8 @@ def test_openssl_agrees(certificate: bytes, tmp_path: Path) -> None:
         text=True,
     ).stdout
     assert told.strip().removeprefix("subject=") == subject(certificate)
+
+
+def test_a_number_without_end_is_a_malformed_certificate_and_nothing_else() -> None:
+    with pytest.raises(MalformedCertificate):
+        _oid(b"\xff" * 5000 + b"\x01")

@@ -17,11 +17,11 @@ from onceflow.wire.messages.create_acls import AclCreation, AclCreationResult, C
 
 
 def handle(node: Node, context: Context, request: CreateAclsRequest) -> CreateAclsResponse:
-    outcomes = [_checked(asked) for asked in request.creations]
     try:
         if node.authorizer is None:
             raise ProtocolError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
         check_cluster(node, context, Operation.ALTER)
+        outcomes = [_checked(asked) for asked in request.creations]
         node.authorizer.acls.add(outcome for outcome in outcomes if isinstance(outcome, Acl))
     except ProtocolError as error:
         return CreateAclsResponse(results=[_result(error) for _ in request.creations])

@@ -35,23 +35,28 @@ Outcome = Change | ProtocolError
 def handle(
     node: Node, context: Context, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    outcomes = _outcomes(node.users, request)
+    outcomes: dict[str, Outcome] = {}
     try:
-        check_cluster(node, context, Operation.ALTER)
+        check_cluster(node, context, Operation.ALTER)  # first: looking at what is asked takes time
+        outcomes = _outcomes(node.users, request)
         changes = [each for each in outcomes.values() if isinstance(each, Change)]
         if changes:
             node.users.apply(changes)
     except StorageError as error:
         outcomes = dict.fromkeys(outcomes, ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
     except ProtocolError as error:
-        outcomes = dict.fromkeys(outcomes, error)
+        outcomes = dict.fromkeys((each.name for each in _asked(request)), error)
     return AlterUserScramCredentialsResponse(results=[_result(user, outcome) for user, outcome in outcomes.items()])
 
 
 def _outcomes(users: Users, request: AlterUserScramCredentialsRequest) -> dict[str, Outcome]:
-    asked: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
+    asked = _asked(request)
     times = Counter(each.name for each in asked)
     return {each.name: _judge(users, each, times[each.name]) for each in asked}
+
+
+def _asked(request: AlterUserScramCredentialsRequest) -> list[ScramCredentialDeletion | ScramCredentialUpsertion]:
+    return [*request.deletions, *request.upsertions]
 
 
 def _judge(users: Users, asked: ScramCredentialDeletion | ScramCredentialUpsertion, times: int) -> Outcome:
