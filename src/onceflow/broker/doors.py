@@ -80,8 +80,10 @@ class Doorkeeper:
         self._loop.add_reader(listener.fileno(), self._accept, listener, door)
 
     def close(self) -> None:
+        """Nobody else comes in: who tries is refused, and not left waiting before the door."""
         for listener in self._listening:
             self._loop.remove_reader(listener.fileno())
+            listener.close()
         self._listening.clear()
         for task in self._entering:
             task.cancel()
