@@ -47,7 +47,7 @@ check: $(INSTALLED)  ## types, lint, layers
 
 test:  ## everything above, then all tests, against our broker and against Apache Kafka
 	@$(MAKE) --no-print-directory --jobs 2 setup check
-	$(BIN)/pytest -q --numprocesses 6 --dist loadscope
+	$(BIN)/pytest -q --numprocesses 5 --dist loadscope
 
 alerts-check: $(INSTALLED)  ## Prometheus' own opinion of the alert rules (needs promtool on the PATH)
 	promtool check rules --lint=all --lint-fatal monitoring/onceflow-alerts.yml
@@ -60,9 +60,9 @@ format: $(INSTALLED)  ## let ruff lay out the code
 soak: setup  ## the property, crash and fuzz tests with many more examples (an hour or so)
 	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/unit tests/broker --timeout 3600
 
-faults: setup  ## all tests of Spark, landing, pipelines and verify on both brokers: what make test leaves out, too (half an hour or so)
+faults: setup  ## all tests on both brokers that need Spark, a JVM or a browser: what make test leaves out, too (three quarters of an hour or so)
 	@$(BIN)/python -m tests.support.spark_jvm
-	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/sinks tests/verify tests/pipelines tests/docs --numprocesses 2 --dist loadscope
+	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/sinks tests/verify tests/pipelines tests/docs tests/conformance tests/secured tests/doctor tests/monitor --numprocesses 2 --dist loadscope
 
 verify: setup  ## the long proof: 1,300 faults on our broker and on Apache Kafka, 100,000 simulated runs, six pipeline runs (three hours)
 	@$(BIN)/python -m tests.verify.long_run

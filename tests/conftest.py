@@ -38,8 +38,10 @@ WITH_A_SESSION = (
 KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 
 
-SELECTED = ("spark", "verify", "pipelines", "sinks")
-"""Folders of which `make test` has a selection. `make faults`, and whoever names a broker, gets everything."""
+SELECTED = (
+    "spark", "verify", "pipelines", "sinks", "conformance/test_groups.py", "conformance/test_streams.py",
+)  # fmt: skip
+"""Places of which `make test` has a selection. `make faults`, and whoever names a broker, gets everything."""
 STARTED_FIRST = ("tests/spark/", "tests/pipelines/", "tests/verify/", "tests/docs/", "tests/sinks/")
 """What takes longest, in this order: whoever begins with it is not waited for in the end."""
 
@@ -68,7 +70,7 @@ def _turn(item: pytest.Item) -> int:
 def _is_daily(item: pytest.Item) -> bool:
     if item.get_closest_marker("faults"):
         return False
-    if not any(Path(__file__).parent / folder in item.path.parents for folder in SELECTED):
+    if not any(Path(__file__).parent / place in (item.path, *item.path.parents) for place in SELECTED):
         return True
     parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     on_kafka = "kafka" in (parameters.get("broker"), parameters.get("brokers"))

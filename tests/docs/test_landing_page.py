@@ -91,6 +91,7 @@ def spark(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> SparkSess
     )
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(400)
 def test_the_first_example_prints_what_is_shown_and_goes_on_when_it_is_run_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

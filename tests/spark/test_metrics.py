@@ -111,6 +111,7 @@ def by_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Met
     server().close()
 
 
+@pytest.mark.faults
 def test_a_variable_in_the_environment_is_enough(streams: Streams, by_environment: Callable[[], MetricsServer]) -> None:
     """In `foreachBatch` the session is a copy; what Spark says must be heard all the same."""
     streams.send(range(3))
