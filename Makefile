@@ -62,7 +62,8 @@ soak: setup  ## the property, crash and fuzz tests with many more examples (an h
 
 faults: setup  ## all tests on both brokers that need Spark, a JVM or a browser: what make test leaves out, too (three quarters of an hour or so)
 	@$(BIN)/python -m tests.support.spark_jvm
-	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/sinks tests/verify tests/pipelines tests/docs tests/conformance tests/secured tests/doctor tests/monitor --numprocesses 2 --dist loadscope
+	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/sinks tests/verify tests/pipelines tests/docs tests/conformance tests/secured tests/doctor tests/monitor \
+		tests/broker/test_acls.py tests/broker/test_security_clients.py --numprocesses 2 --dist loadscope
 
 verify: setup  ## the long proof: 1,300 faults on our broker and on Apache Kafka, 100,000 simulated runs, six pipeline runs (three hours)
 	@$(BIN)/python -m tests.verify.long_run

@@ -240,7 +240,6 @@ def test_a_step_that_raises_ends_the_query_with_its_name_and_the_reason_and_noth
 
 
 @pytest.mark.faults
-@pytest.mark.faults
 @pytest.mark.timeout(300)
 def test_without_its_checkpoint_a_pipeline_with_state_is_refused_and_nothing_is_written(opened: Open) -> None:
     shop = opened(PAYMENTS)
