@@ -80,8 +80,9 @@ bench-pipelines: setup  ## orders, viewing, pricing: rate at full load, latency 
 bench-landing: setup  ## rows into PostgreSQL: SqlSink beside Spark's JDBC writer and a bare COPY (five minutes): benchmarks/results/landing
 	$(BIN)/python -m benchmarks.landing
 
-bench-watching: setup  ## what counting, the page and ACLs cost the broker (ten minutes): benchmarks/results/watching
-	$(BIN)/python -m benchmarks.watching
+bench-watching: setup  ## what counting and the page cost the broker (five minutes)
+	$(BIN)/python -m benchmarks.watching --bytes 1024
+	$(BIN)/python -m benchmarks.watching --bytes 16384
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) .cache build dist onceflow-verify onceflow-demo

@@ -1,7 +1,8 @@
 """What watching costs the broker: `python -m benchmarks.watching`.
 
 Three brokers take turns, round after round, each on new data, under the same load from one connection: many small
-produce requests (1 KB each, five in flight), then many small fetches.
+produce requests (five in flight), then as many fetches. With 1 KB each, where counting costs most, or with `--bytes`
+as much as producers usually send at once: 16384, as Kafka's own does.
 
     before   the source of a commit before the broker counted anything
     off      the source as it is, without --http: it counts, and nobody looks
@@ -47,7 +48,6 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 VARIANTS: Final = ("before", "off", "on")
 CPUCLOCK_SCHED: Final = 2  # of Linux: the clock that counts what the scheduler gave to all threads of a process
 IN_FLIGHT: Final = 5
-RECORD: Final = "x" * 1024
 PRODUCE_VERSION, FETCH_VERSION = 12, 12
 FETCH_BYTES: Final = 4096
 WARM_UP: Final = 500
@@ -157,11 +157,11 @@ def measured(pid: int, wire: Wire, request: ProduceRequest | FetchRequest, versi
     return Figure(used / count * 1e6, count / seconds)
 
 
-def one_round(source: Path, *, http: bool, count: int) -> dict[str, Figure]:
+def one_round(source: Path, *, http: bool, count: int, size: int) -> dict[str, Figure]:
     with running(source, http=http) as (pid, address, url), Wire(address) as wire, looked_at(url):
         wire.create_topic("t")
-        write = produce_request("t", batch(RECORD))
-        read = fetch_request("t", 0, max_wait_ms=0, partition_max_bytes=FETCH_BYTES)
+        write = produce_request("t", batch("x" * size))
+        read = fetch_request("t", 0, max_wait_ms=0, partition_max_bytes=max(FETCH_BYTES, size))
         return {
             "produce": measured(pid, wire, write, PRODUCE_VERSION, count),
             "fetch": measured(pid, wire, read, FETCH_VERSION, count),
@@ -185,6 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.watching", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--requests", type=int, default=20_000, help="of each kind, per broker and round")
+    parser.add_argument("--bytes", type=int, default=1024, help="of a batch")
     parser.add_argument("--before", help="a commit, or a folder that holds onceflow/")
     arguments = parser.parse_args()
     console = Console()
@@ -195,10 +196,13 @@ def main() -> None:
         for number in range(arguments.rounds):
             # Another one begins each time: whatever drifts, drifts for all.
             for name in (VARIANTS * 2)[number % 3 : number % 3 + 3]:
-                taken[name].append(one_round(sources[name], http=name == "on", count=arguments.requests))
+                taken[name].append(
+                    one_round(sources[name], http=name == "on", count=arguments.requests, size=arguments.bytes)
+                )
             console.print(f"round {number + 1} of {arguments.rounds}", style="dim")
     show(taken, console)
-    console.print(f"before: {commit}; {arguments.requests:,} requests of each kind; {arguments.rounds} rounds, medians")
+    asked = f"{arguments.requests:,} requests of {arguments.bytes:,} bytes, of each kind"
+    console.print(f"before: {commit}; {asked}; {arguments.rounds} rounds, medians")
 
 
 if __name__ == "__main__":
