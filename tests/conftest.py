@@ -40,6 +40,7 @@ KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 
 SELECTED = (
     "spark", "verify", "pipelines", "sinks", "conformance/test_groups.py", "conformance/test_streams.py",
+    "conformance/test_fetching.py",
 )  # fmt: skip
 """Places of which `make test` has a selection. `make faults`, and whoever names a broker, gets everything."""
 STARTED_FIRST = ("tests/spark/", "tests/pipelines/", "tests/verify/", "tests/docs/", "tests/sinks/")

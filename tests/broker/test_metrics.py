@@ -67,12 +67,12 @@ def value(found: Scrape, name: str, **labels: str) -> float:
 
 
 def settled(broker: onceflow.Broker, wire: Wire, topic: str) -> Scrape:
-    """A scrape that knows all that has happened so far, by a record that this writes."""
-    messages_in = "kafka_server_brokertopicmetrics_messagesin_total"
+    """A scrape that knows all that has happened so far, by a topic that this creates when the last one is answered."""
     mark = f"mark-{uuid4().hex[:8]}"
     wire.create_topic(mark)
     wire.produce(mark, batch("x"))
-    return reaches(broker, 1, messages_in, topic=mark)
+    wire.create_topic(f"{mark}-answered")
+    return reaches(broker, 0, "kafka_topic_partition_current_offset", topic=f"{mark}-answered")
 
 
 def test_what_clients_write_and_read_is_counted_by_topic(broker: onceflow.Broker, wire: Wire, topic: str) -> None:

@@ -101,6 +101,7 @@ def spark(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> SparkSess
     )
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(400)
 def test_the_snippets_run_from_top_to_bottom_and_do_what_the_page_says(spark: SparkSession, tmp_path: Path) -> None:
     with onceflow.Broker(tmp_path / "broker") as broker:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import onceflow
+import onceflow.cli.txns  # before there are threads: CPython 3.11 compiles badly in two at once
 from onceflow.cli import main
 from onceflow.client.cluster import Refused
 from onceflow.config import STANDARD_AUTHORIZER
