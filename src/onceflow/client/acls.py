@@ -6,7 +6,7 @@ Nothing is asked twice. To add a rule that is there, or to delete one that is no
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from onceflow.client.cluster import Cluster, Refused, error_name
 from onceflow.client.problems import ClientError
@@ -36,16 +36,7 @@ class AclAdmin:
 
     def matching(self, wanted: AclFilter) -> list[Acl]:
         """In the order of resources and names."""
-        question = DescribeAclsRequest(
-            resource_type_filter=wanted.resource,
-            resource_name_filter=wanted.name,
-            pattern_type_filter=wanted.pattern,
-            principal_filter=wanted.principal,
-            host_filter=wanted.host,
-            operation=wanted.operation,
-            permission_type=wanted.permission,
-        )
-        answer = self._cluster.any_broker().ask(question)
+        answer = self._cluster.any_broker().ask(DescribeAclsRequest(**_fields(wanted)))
         _refuse(answer.error_code, "listing ACLs", answer.error_message)
         return sorted(
             _acl(
@@ -74,7 +65,8 @@ class AclAdmin:
 
     def delete(self, filters: Iterable[AclFilter]) -> list[Acl]:
         """What was deleted."""
-        answer = self._cluster.any_broker().ask(DeleteAclsRequest(filters=[_filter(wanted) for wanted in filters]))
+        asked = [DeleteAclsFilter(**_fields(wanted)) for wanted in filters]
+        answer = self._cluster.any_broker().ask(DeleteAclsRequest(filters=asked))
         deleted = []
         for result in answer.filter_results:
             _refuse(result.error_code, "deleting ACLs", result.error_message)
@@ -117,13 +109,14 @@ def _creation(acl: Acl) -> AclCreation:
     )
 
 
-def _filter(wanted: AclFilter) -> DeleteAclsFilter:
-    return DeleteAclsFilter(
-        resource_type_filter=wanted.resource,
-        resource_name_filter=wanted.name,
-        pattern_type_filter=wanted.pattern,
-        principal_filter=wanted.principal,
-        host_filter=wanted.host,
-        operation=wanted.operation,
-        permission_type=wanted.permission,
-    )
+def _fields(wanted: AclFilter) -> dict[str, Any]:
+    """A filter under the names that it has in requests."""
+    return {
+        "resource_type_filter": wanted.resource,
+        "resource_name_filter": wanted.name,
+        "pattern_type_filter": wanted.pattern,
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": wanted.operation,
+        "permission_type": wanted.permission,
+    }

@@ -166,10 +166,7 @@ def max_timeout(cluster: ClusterFacts, case: Case) -> Iterator[Finding]:
     needs=("settings",),
 )
 def id_expiration(cluster: ClusterFacts, case: Case) -> Iterator[Finding]:
-    name = "transactional.id.expiration.ms"
-    value = cluster.number(name)
-    if value is not None and value < DAY_MS:
-        yield warning(f"{name}={value}: less than a day", f"set {name}=604800000 (a week) on the brokers")
+    yield from _too_short(cluster, "transactional.id.expiration.ms", DAY_MS, "a day", "604800000 (a week)")
 
 
 @cluster_check(
@@ -179,10 +176,13 @@ def id_expiration(cluster: ClusterFacts, case: Case) -> Iterator[Finding]:
     needs=("settings",),
 )
 def producer_expiration(cluster: ClusterFacts, case: Case) -> Iterator[Finding]:
-    name = "producer.id.expiration.ms"
+    yield from _too_short(cluster, "producer.id.expiration.ms", HOUR_MS, "an hour", "86400000 (a day)")
+
+
+def _too_short(cluster: ClusterFacts, name: str, least_ms: int, in_words: str, better: str) -> Iterator[Finding]:
     value = cluster.number(name)
-    if value is not None and value < HOUR_MS:
-        yield warning(f"{name}={value}: less than an hour", f"set {name}=86400000 (a day) on the brokers")
+    if value is not None and value < least_ms:
+        yield warning(f"{name}={value}: less than {in_words}", f"set {name}={better} on the brokers")
 
 
 @cluster_check(

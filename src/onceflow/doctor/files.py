@@ -30,7 +30,6 @@ ROLES: Final = ("producer", "consumer", "streams")
 FLAVORS: Final = ("java", "librdkafka")
 FILE_BYTES_MAX: Final = 1_000_000
 
-SOURCE_OPTIONS: Final = ("subscribe", "subscribepattern", "assign", "startingoffsets", "failondataloss")
 SINK_OPTIONS: Final = ("app_id", "topic", "guarantee", "transaction_timeout_ms", "bootstrap_servers")
 QUERY_OPTIONS: Final = ("checkpointlocation", "queryname", "trigger", "continuous")
 _SECTIONS: Final = re.compile(r"^(?:conf|config|options|kafka\.properties|properties)\.(?=.)")
