@@ -27,6 +27,7 @@ SPARK = "tests/spark/"
 WITH_A_SESSION = (
     "test_sink.py",
     "test_source.py",
+    "test_resuming.py",
     "test_metrics.py",
     "test_broker_faults.py",
     "test_failover.py",

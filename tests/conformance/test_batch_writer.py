@@ -137,7 +137,9 @@ def test_listener_that_raises_after_the_commit_does_not_have_the_batch_written_a
     monkeypatch.setattr(sink_module, "claim", lambda *_: None)
     runs = iter(("first run", "second run"))
     monkeypatch.setattr(
-        sink_module, "running_batch", lambda _, number: MicroBatch(query_id="query", run_id=next(runs), batch_id=number)
+        sink_module,
+        "running_batch",
+        lambda _, number: MicroBatch(query_id="query", run_id=next(runs), batch_id=number, entry=str(number)),
     )
     skipped: list[bool] = []
     monkeypatch.setattr(Frame, "write", property(lambda self: skipped.append(True) or _Writer()), raising=False)

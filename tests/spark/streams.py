@@ -69,7 +69,8 @@ class Streams:
 
     def frame(self, **options: Any) -> DataFrame:
         reader = self.spark.readStream.format("onceflow").option("kafka.bootstrap.servers", self.bootstrap)
-        return reader.options(**{"subscribe": self.source, "startingOffsets": "earliest", **options}).load()
+        chosen = {"subscribe": self.source, "startingOffsets": "earliest", **options}
+        return reader.options(**{name: value for name, value in chosen.items() if value is not None}).load()
 
     def start(
         self,

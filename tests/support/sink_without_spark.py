@@ -38,7 +38,7 @@ from onceflow.spark import sink as sink_module
 from onceflow.spark import task as task_module
 from onceflow.spark.columns import binary_array
 from onceflow.spark.listening import BatchResult, SinkListener, Step
-from onceflow.spark.query import MicroBatch
+from onceflow.spark.query import MicroBatch, SourceOffsets
 from onceflow.spark.sequencer import TaskReport, Turns
 from onceflow.spark.sink import KafkaSink
 from onceflow.spark.task import WritePlan
@@ -270,8 +270,9 @@ class Job:
         return driver
 
     def micro_batch(self, number: int, *, run_id: str) -> MicroBatch:
-        starts, ends = ({(self._source, 0): PER_BATCH * each} for each in (number, number + 1))
-        return MicroBatch(query_id="query", run_id=run_id, batch_id=number, starts=starts, ends=ends)
+        start, end = ({(self._source, 0): PER_BATCH * each} for each in (number, number + 1))
+        sources = (SourceOffsets(start=start, end=end),)
+        return MicroBatch(query_id="query", run_id=run_id, batch_id=number, entry=f"entry {number}", sources=sources)
 
     def records(self, number: int, transaction: str) -> list[Record]:
         """The outputs of a micro-batch."""

@@ -27,7 +27,7 @@ from pyspark.sql import types as spark_types
 from onceflow.sinks import sql_sink
 from onceflow.sinks.sql_sink import SqlSink
 from onceflow.spark.listening import BatchResult, SinkListener, Step
-from onceflow.spark.query import MicroBatch
+from onceflow.spark.query import MicroBatch, SourceOffsets
 from tests.support.sql_sink_cases import Case, Rows
 from tests.support.sql_sink_places import Place, in_order
 
@@ -244,9 +244,13 @@ class Job:
         parts = {name: Frame(self.case.schemas[name], tasks, befall) for name, tasks in batch.items()}
         frame = next(iter(parts.values()))
         frame.parts = parts
-        starts, ends = ({("input", 0): 10 * each} for each in (number, number + 1))
+        start, end = ({("input", 0): 10 * each} for each in (number, number + 1))
         frame.batch = MicroBatch(
-            query_id=self.query_id, run_id=run_id, batch_id=number, starts=starts, ends=ends
+            query_id=self.query_id,
+            run_id=run_id,
+            batch_id=number,
+            entry=f"entry {number}",
+            sources=(SourceOffsets(start=start, end=end),),
         )
         return frame
 
@@ -254,9 +258,7 @@ class Job:
 
     def expected(self, last: int) -> dict[str, Rows]:
         """The tables after this micro-batch; -1 is before the first."""
-        return {
-            table.name: in_order(self.case.oracle(table, last, self.query_id)) for table in self.case.tables
-        }
+        return {table.name: in_order(self.case.oracle(table, last, self.query_id)) for table in self.case.tables}
 
     def found(self) -> dict[str, Rows]:
         return {each.name: self.place.rows(each.name, self.case.columns(each)) for each in self.case.tables}

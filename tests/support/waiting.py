@@ -11,7 +11,7 @@ __all__ = ["eventually"]
 T = TypeVar("T")
 
 
-def eventually(probe: Callable[[], T], what: str, *, timeout_s: float = 15, every_s: float = 0.02) -> T:
+def eventually(probe: Callable[[], T], what: str, *, timeout_s: float = 60, every_s: float = 0.02) -> T:
     """The first truthy answer of `probe`; if none comes, a `TimeoutError` that says what never happened.
 
     An admin change on Apache Kafka is acknowledged by the controller before the broker has seen it. Tests that look at

@@ -76,6 +76,7 @@ class Cluster:
         self._entrance = settings.knock()
         self._connections: dict[Address, Connection] = {}
         self._nodes: dict[int, Node] = {}
+        self._cluster_id: str | None = None
 
     def __enter__(self) -> Cluster:
         return self
@@ -131,6 +132,14 @@ class Cluster:
             for partition in topic.partitions
         }
 
+    def cluster_id(self) -> str:
+        """The same whatever address leads to the cluster. Raises `ClientError` if its brokers do not say it."""
+        if self._cluster_id is None:
+            self._metadata([])
+        if self._cluster_id is None:
+            raise ClientError(f"the broker at {self._entrance} does not say which cluster it belongs to")
+        return self._cluster_id
+
     def transaction_coordinator(self, transactional_id: str) -> Node:
         return self._coordinators([transactional_id], TRANSACTION_KEY)[transactional_id]
 
@@ -174,6 +183,7 @@ class Cluster:
 
         def ask() -> list[MetadataResponseTopic]:
             answer = self._ask_any(lambda broker: broker.ask(question))
+            self._cluster_id = answer.cluster_id
             self._nodes |= {each.node_id: Node(each.node_id, Address(each.host, each.port)) for each in answer.brokers}
             for topic in answer.topics if names is not None else []:
                 if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

@@ -125,6 +125,7 @@ class Landing:
         self._table = ProgressTable(database, schema, app_id)
         self._prefix = f"onceflow_stage_{hashlib.sha256(app_id.encode()).hexdigest()[:10]}_"
         self._session: Session | None = None
+        self._identity: str | None = None
         self._epoch: int | None = None
         self._staged = 0
         self._leftovers: list[TableName] = []
@@ -154,6 +155,18 @@ class Landing:
             if table.create:
                 self.database.create_if_missing(session, table.target, creation(self.database, table, own))
             fit(self.database, session, table, own)
+
+    def identity(self) -> str:
+        """Of the table that the progress is kept in: the same for all ways to write its address."""
+        if self._identity is None:
+            with self._explained("Nothing was written"):
+                self._identity = self._persistently(self._identify)
+        return self._identity
+
+    def _identify(self) -> str:
+        session = self._connected()
+        self._table.create(session)
+        return self.database.identity(session, self._table.name)
 
     # --- steps 1 and 2
 
@@ -210,9 +223,7 @@ class Landing:
         session = self._connected()
         self._staged += 1
         begin = f"{self._prefix}{self._epoch}_{batch_id}_{self._staged}"
-        stages = [
-            Stage(TableName(self._schema, f"{begin}_{number}"), tuple(own)) for number, own in enumerate(columns)
-        ]
+        stages = [Stage(TableName(self._schema, f"{begin}_{number}"), tuple(own)) for number, own in enumerate(columns)]
         self._leftovers += [stage.name for stage in stages]  # until they are merged; also if COMMIT is not answered
         with session.transaction():
             self._check_epoch(self._table.locked(session), batch_id)
@@ -241,9 +252,7 @@ class Landing:
 
     # --- steps 5 to 8
 
-    def merge(
-        self, progress: Progress, stages: Sequence[Stage], loaded: Sequence[Sequence[Loaded]]
-    ) -> dict[str, int]:
+    def merge(self, progress: Progress, stages: Sequence[Stage], loaded: Sequence[Sequence[Loaded]]) -> dict[str, int]:
         """All of the micro-batch, or nothing of it. Returns how many rows of each table it has changed.
 
         Raises `Spoiled` if the stages do not have what Spark says that was loaded; `CommitUnknown` if nobody can be
@@ -269,9 +278,7 @@ class Landing:
         self._disconnect()  # whatever it was in the middle of
         self._drop_leftovers()
 
-    def _merge(
-        self, progress: Progress, stages: Sequence[Stage], loaded: Sequence[Sequence[Loaded]]
-    ) -> dict[str, int]:
+    def _merge(self, progress: Progress, stages: Sequence[Stage], loaded: Sequence[Sequence[Loaded]]) -> dict[str, int]:
         session = self._connected()
         batch_id = progress.batch_id
         for stage in stages:

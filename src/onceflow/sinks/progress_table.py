@@ -3,6 +3,8 @@ transaction.
 
 - **The epoch says whose it is.** A driver that starts adds one to it, in one statement that also reads the rest of the
   row. From then on no other driver's merge can succeed: each locks the row first and looks for its own epoch.
+- `offsets` is for people, too: it is what `startingOffsets` takes. `details` is the rest of what identifies a
+  micro-batch, as JSON, under the names that the progress record in Kafka has (`spark/progress.py`).
 - The row is locked from the beginning of a merge to its end. So whoever fences waits for a merge that is being
   committed, and reads what came of it; and who got no answer to a COMMIT finds out in the same way.
 """
@@ -27,7 +29,9 @@ COLUMNS: Final = (
     Column("batch_id", Kind("bigint")),
     Column("offsets", Kind("text")),
     Column("at_ms", Kind("bigint")),
+    Column("details", Kind("text")),
 )
+READ: Final = "epoch, query_id, batch_id, offsets, at_ms, details"
 
 
 class Owned(NamedTuple):
@@ -50,6 +54,13 @@ class ProgressTable:
     def create(self, session: Session) -> None:
         """If it is not there yet. By itself: two drivers may do it at the same time."""
         self._database.create_if_missing(session, self.name, self.statement())
+        there = {each.name for each in self._database.columns(session, self.name) or ()}
+        if missing := [each for each in COLUMNS if each.name not in there]:
+            raise Refused(
+                f"the table {self.name} has no column {missing[0].name!r}: it was made by an older version, or by "
+                f"hand. Have its owner add it: ALTER TABLE {self._quoted} ADD COLUMN {missing[0].name} "
+                f"{self._database.type_for(missing[0].kind)}"
+            )
 
     def statement(self) -> str:
         """For CREATE TABLE."""
@@ -63,27 +74,35 @@ class ProgressTable:
         found = session.execute(
             f"INSERT INTO {self._quoted} AS known (app_id, epoch) VALUES (?, 1) "
             "ON CONFLICT (app_id) DO UPDATE SET epoch = known.epoch + 1 "
-            "RETURNING epoch, query_id, batch_id, offsets, at_ms",
+            f"RETURNING {READ}",
             [self._app_id],
         )
         return self._owned(found.rows[0])
 
     def locked(self, session: Session) -> Owned | None:
         """As it is, and as it stays until our transaction ends; None if somebody has deleted the row."""
-        select = f"SELECT epoch, query_id, batch_id, offsets, at_ms FROM {self._quoted} WHERE app_id = ?"
+        select = f"SELECT {READ} FROM {self._quoted} WHERE app_id = ?"
         found = session.execute(self._database.lock_row(select), [self._app_id])
         return self._owned(found.rows[0]) if found.rows else None
 
     def record(self, session: Session, progress: Progress) -> None:
         changed = session.execute(
-            f"UPDATE {self._quoted} SET query_id = ?, batch_id = ?, offsets = ?, at_ms = ? WHERE app_id = ?",
-            [progress.query_id, progress.batch_id, json.dumps(to_json(progress.offsets)), progress.at_ms, self._app_id],
+            f"UPDATE {self._quoted} SET query_id = ?, batch_id = ?, offsets = ?, at_ms = ?, details = ? "
+            "WHERE app_id = ?",
+            [
+                progress.query_id,
+                progress.batch_id,
+                json.dumps(to_json(progress.offsets)),
+                progress.at_ms,
+                json.dumps(progress.details()),
+                self._app_id,
+            ],
         )
         if changed.count != 1:  # it was locked: this is a bug, and the transaction must not be committed
             raise AssertionError(f"the progress of {self._app_id!r} is {changed.count} rows")
 
     def _owned(self, row: tuple[object, ...]) -> Owned:
-        epoch, query_id, batch_id, offsets, at_ms = row
+        epoch, query_id, batch_id, offsets, at_ms, details = row
         if query_id is None:
             return Owned(int(str(epoch)), None)
         try:
@@ -93,6 +112,7 @@ class ProgressTable:
                 batch_id=int(str(batch_id)),
                 offsets=from_json(json.loads(str(offsets or "{}"))),
                 at_ms=int(str(at_ms or 0)),
+                **Progress.from_details(json.loads(str(details or "{}"))),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise Refused(

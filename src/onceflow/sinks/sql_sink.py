@@ -51,7 +51,7 @@ class SqlSink:
     - `retries`: how often a micro-batch is staged again as a whole, and how often a merge is tried again after a
       deadlock, a serialization failure or a lock that was not to be had within `lock_timeout_s`.
     - `outage_s`: how long a database may be away before the query fails.
-    - `new_checkpoint`: as for `KafkaSink`.
+    - `new_checkpoint`, `missing_batches`: as for `KafkaSink`.
     - `listeners`: told about each batch and each step.
     """
 
@@ -74,6 +74,7 @@ class SqlSink:
         lock_timeout_s: float = 20.0,
         outage_s: float = 120.0,
         new_checkpoint: str = "refuse",
+        missing_batches: str = "refuse",
         listeners: Iterable[SinkListener] = (),
     ) -> None:
         check_app_id(app_id, "the database")
@@ -97,7 +98,13 @@ class SqlSink:
         self._check_tables()
         self._patience = Patience(retries=retries, lock_timeout_s=lock_timeout_s, outage_s=outage_s)
         self._listeners = Listeners(listeners, sink="sql")
-        self._resuming = Resuming(app_id=app_id, sink="SqlSink", keeper="the database", new_checkpoint=new_checkpoint)
+        self._resuming = Resuming(
+            app_id=app_id,
+            sink="SqlSink",
+            keeper="the database",
+            new_checkpoint=new_checkpoint,
+            missing_batches=missing_batches,
+        )
         self._landing = Landing(
             open_database(url),
             app_id,
@@ -124,7 +131,7 @@ class SqlSink:
 
     def _take(self, frame: Any, batch_id: int) -> None:
         batch = running_batch(frame, batch_id, "SqlSink", "onceflow.sinks.write")
-        claim(self._landing.database.shown, self.app_id, batch, frame.sparkSession, _ONE_CALL)
+        claim(self._landing.identity(), self.app_id, batch, frame.sparkSession, _ONE_CALL)
         look_for_metrics(frame.sparkSession, batch.query_id)
         self.check(frame)
         self._prepare(batch)
@@ -132,14 +139,7 @@ class SqlSink:
             frame.write.format("noop").mode("overwrite").save()
             self._tell(BatchResult(app_id=self.app_id, batch_id=batch_id, query_id=batch.query_id, skipped=True))
             return
-        before = self._progress.offsets if self._progress else {}
-        progress = Progress(
-            app_id=self.app_id,
-            query_id=batch.query_id,
-            batch_id=batch_id,
-            offsets={**before, **batch.ends},
-            at_ms=now_ms(),
-        )
+        progress = Progress.after(batch, self._progress, app_id=self.app_id)
         self._known_run = None  # until it is certain what has become of this batch
         self._write(frame, progress, is_stopping=lambda: not query_is_active(frame.sparkSession, batch.query_id))
         self._progress = progress
@@ -165,7 +165,7 @@ class SqlSink:
         if self._landing.is_fenced and self._known_run == batch.run_id:
             return
         self._progress = self._landing.fence(batch.batch_id)
-        self._resuming.look_for_gap(self._progress, batch)
+        self._resuming.check_run(self._progress, batch, {})
         self._known_run = batch.run_id
 
     def _selected(self, frame: Any) -> list[Any]:
@@ -185,9 +185,7 @@ class SqlSink:
 
     # --- steps 3 to 8, repeated as a whole until they succeed
 
-    def _write(
-        self, frame: Any, progress: Progress, is_stopping: Callable[[], bool] = lambda: False
-    ) -> BatchResult:
+    def _write(self, frame: Any, progress: Progress, is_stopping: Callable[[], bool] = lambda: False) -> BatchResult:
         tries = Tries(self._patience)
         while True:
             try:

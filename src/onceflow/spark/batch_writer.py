@@ -10,12 +10,13 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from onceflow.client.cluster import Cluster, Refused, TopicPartition
 from onceflow.client.connection import ApiMissing, NoAnswer, Unreachable
+from onceflow.client.offsets import committed_offsets, persistently
 from onceflow.client.problems import ClientError
 from onceflow.client.producing import Producing, WriteRefused
 from onceflow.client.shared_transaction import (
@@ -112,6 +113,22 @@ class BatchWriter:
         with self.listeners.step(Step.PROGRESS, batch_id), self._explained():
             ensure_topic(self.cluster)
             return read_progress(self.cluster, self.app_id)
+
+    def cluster_id(self) -> str:
+        """The same for all addresses of a cluster."""
+        with self._explained():
+            return persistently(lambda: self.cluster.cluster_id(), self.settings.delivery_timeout_ms / 1000)
+
+    def group_offsets(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """What the consumer group of the app has committed in these partitions, as of the fence. Nothing without the
+        right to ask."""
+        with self._explained():
+            try:
+                return committed_offsets(self.cluster, self.app_id, places) if places else {}
+            except Refused as refusal:
+                if refusal.code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                    raise
+                return {}
 
     # --- steps 3 to 6
 

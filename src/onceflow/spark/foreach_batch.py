@@ -60,7 +60,10 @@ _claims_lock = threading.Lock()
 
 def claim(where: str, app_id: str, batch: MicroBatch, spark: Any, advice: str) -> None:
     """Two queries under one app id would fence each other for ever. And a second call in the same micro-batch, of this
-    sink or another one, would find it committed, and skip it. `advice`: how to do both in one call."""
+    sink or another one, would find it committed, and skip it.
+
+    `where`: what identifies the cluster or the database, whichever of its addresses was given. `advice`: how to do both
+    in one call."""
     key = (where, app_id)
     with _claims_lock:
         last = _claims.get(key)

@@ -1,9 +1,8 @@
 """How far an application has come: one record per app id, in a compacted topic, written in the same transaction as
 the data.
 
-Whether a micro-batch was committed is decided by this record and by nothing else. Spark's own commit log is written
-after the sink has returned, so a driver that dies in between runs a batch again that is already in Kafka; the record
-tells.
+Whether a micro-batch was committed is decided by this record (`resuming.py`). Spark's own commit log is written after
+the sink has returned, so a driver that dies in between runs a batch again that is already in Kafka; the record tells.
 
 - **Fence first, then read.** Only after `SharedTransaction.fence` can no earlier driver commit any more, so what is
   read then stays true.
@@ -14,13 +13,19 @@ tells.
   compaction has not been. What has no marker is open, which is nothing of ours after the fence.
 - Always partition 0: an app's record must not move when somebody adds partitions.
 
-The format, version 1. The key is the app id, in UTF-8; the value is JSON; the record's timestamp is `at_ms`. Who reads
-it passes over what it does not know, and does without what is not there:
+The format, version 1. The key is the app id, in UTF-8; the value is JSON; the record's timestamp is `at_ms`. Another
+version is refused. Of version 1, who reads it passes over what it does not know, and does without what is not there:
 
     version     1
     query       Spark's id of the query; "once:NAME" of `write(once=NAME)`
     batch       the number of the micro-batch
+    entry       a digest of its entry in Spark's offset log: what identifies it (`query.py`)
+    run         Spark's id of the run in which it was committed
     offsets     where the application's Kafka sources stand: {"topic": {"0": 42}}
+    topic_ids   Kafka's ids of these topics, as far as they are known: {"topic": "id"}
+    ambiguous   topics that several sources read from different offsets or clusters; `offsets` has the lowest
+    left        where it stood in topics that it does not read any more, those that were left last at the end, at most
+                100 of them: [["topic", {"0": 42}]]
     at_ms       when this was put down: before the tasks write, since in V2 it is sent while they do
     started_ms  when the sink was called for the micro-batch. (This and what follows is for those who watch,
                 `monitor/micro_batches.py`; nothing is decided by it.)
@@ -50,6 +55,7 @@ from onceflow.client.shared_transaction import SharedTransaction
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.monitor.micro_batches import PROGRESS_PARTITION, PROGRESS_TOPIC
 from onceflow.spark.planning import from_json, to_json
+from onceflow.spark.query import MicroBatch
 from onceflow.wire.batch import BatchHeader
 from onceflow.wire.compression import Codec
 from onceflow.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -76,6 +82,8 @@ TOPIC_SETTINGS: Final = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 FETCH_BYTES: Final = 4 * 1024 * 1024
+VERSION: Final = 1
+TOPICS_LEFT_MAX: Final = 100
 
 
 class ProgressError(OnceflowError):
@@ -110,20 +118,77 @@ class Progress:
     query_id: str
     """Spark's id of the query. It lives in the checkpoint: another one means another checkpoint."""
     batch_id: int
+    entry: str | None = None
+    """What identifies the micro-batch: a digest of its entry in Spark's offset log."""
+    run_id: str | None = None
+    """Spark's id of the run that committed it."""
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Where the application's Kafka sources stand."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    ambiguous: frozenset[str] = frozenset()
+    """Topics that several sources read, from different offsets or clusters."""
+    left: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where it stood in topics that it does not read any more, those that were left last at the end."""
     at_ms: int = 0
     started_ms: int | None = field(default=None, compare=False)
     previous: Finished | None = field(default=None, compare=False)
     """For those who watch; they are written, and never read back."""
 
+    @classmethod
+    def after(cls, batch: MicroBatch, before: Progress | None, *, app_id: str, **watched: Any) -> Progress:
+        """The progress that a micro-batch is to leave behind."""
+        return cls(
+            app_id=app_id,
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            entry=batch.entry,
+            run_id=batch.run_id,
+            offsets=batch.ends,
+            topic_ids=batch.topic_ids,
+            ambiguous=batch.ambiguous_ends,
+            left={} if before is None else _left(before, batch.ends),
+            at_ms=time.time_ns() // 1_000_000,
+            **watched,
+        )
+
+    @property
+    def everything(self) -> dict[TopicPartition, int]:
+        """All offsets that are known: also of topics that are not read any more."""
+        return {**self.left, **self.offsets}
+
+    def details(self) -> dict[str, Any]:
+        """What identifies the micro-batch and tells more about its sources than offsets do, for JSON."""
+        left: dict[str, dict[str, int]] = {}
+        for (topic, partition), at in self.left.items():  # in their order
+            left.setdefault(topic, {})[str(partition)] = at
+        found = {
+            "entry": self.entry,
+            "run": self.run_id,
+            "topic_ids": dict(sorted(self.topic_ids.items())),
+            "ambiguous": sorted(self.ambiguous),
+            "left": list(left.items()),
+        }
+        return {name: value for name, value in found.items() if value}
+
+    @staticmethod
+    def from_details(value: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments for the constructor."""
+        return {
+            "entry": value.get("entry"),
+            "run_id": value.get("run"),
+            "topic_ids": {str(topic): str(each) for topic, each in value.get("topic_ids", {}).items()},
+            "ambiguous": frozenset(map(str, value.get("ambiguous", ()))),
+            "left": from_json(dict(value.get("left", ()))),
+        }
+
     def to_batch(self, *, producer_id: int, epoch: int, sequence: int) -> bytes:
         """The record as a batch of its own."""
         value: dict[str, Any] = {
-            "version": 1,
+            "version": VERSION,
             "query": self.query_id,
             "batch": self.batch_id,
             "offsets": to_json(self.offsets),
+            **self.details(),
             "at_ms": self.at_ms,
         }
         if self.started_ms is not None:
@@ -147,12 +212,19 @@ class Progress:
             return None
         try:
             value = json.loads(record.value)
+            if value["version"] != VERSION:
+                raise ProgressError(
+                    f"the record at offset {record.offset} of {PROGRESS_TOPIC} has the version {value['version']!r} "
+                    f"of its format, and this program knows version {VERSION}: another version of Onceflow has "
+                    "written under this app id. Go on with that one"
+                )
             return cls(
                 app_id=(record.key or b"").decode(),
                 query_id=str(value["query"]),
                 batch_id=int(value["batch"]),
                 offsets=from_json(value["offsets"]),
                 at_ms=int(value.get("at_ms", 0)),
+                **cls.from_details(value),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise ProgressError(
@@ -161,6 +233,14 @@ class Progress:
                 "not this program; delete the record (a null value under its key) if you know that nothing "
                 "depends on it"
             ) from None
+
+
+def _left(before: Progress, now: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Who reads a topic again that it has left is to begin where it stood. But names of topics can come and go for
+    ever, every day another one: the oldest are forgotten."""
+    left = {where: at for where, at in before.everything.items() if where not in now}
+    kept = set(list(dict.fromkeys(topic for topic, _ in left))[-TOPICS_LEFT_MAX:])
+    return {where: at for where, at in left.items() if where[0] in kept}
 
 
 def ensure_topic(cluster: Cluster, topic: str = PROGRESS_TOPIC) -> None:
@@ -304,6 +384,6 @@ def committed_start(cluster: Cluster, app_id: str, *, timeout_ms: int = 60_000) 
     """
     SharedTransaction(cluster, app_id, timeout_ms=timeout_ms).fence()
     progress = read_progress(cluster, app_id)
-    if progress is not None and progress.offsets:
-        return dict(progress.offsets)
+    if progress is not None and progress.everything:
+        return progress.everything
     return committed_offsets(cluster, app_id)

@@ -40,13 +40,14 @@ from onceflow.spark.foreach_batch import BoundToDriver, check_app_id, claim, loo
 from onceflow.spark.listening import BatchResult, SinkListener
 from onceflow.spark.problems import SinkError
 from onceflow.spark.progress import Finished, Progress
-from onceflow.spark.query import MicroBatch, query_is_active, running_batch
+from onceflow.spark.query import MicroBatch, SourceOffsets, query_is_active, running_batch
 from onceflow.spark.resuming import Resuming
 from onceflow.spark.writing import WriteSettings, check_columns
 
 __all__ = ["KafkaSink", "write"]
 
 _ONE_CALL: Final = "give one sink the union of the rows, with a topic column"
+
 
 class KafkaSink:
     """An object for `writeStream.foreachBatch`. Settings: see `WriteSettings`; all of them are keyword arguments.
@@ -55,6 +56,8 @@ class KafkaSink:
     - `new_checkpoint`: what to do when Kafka knows the app and the checkpoint is another one, which does not start
       where the app left off: "refuse" (records would be lost or doubled), or "accept". "never": also refuse one that
       does start there, because the query keeps state, which was in the old checkpoint.
+    - `missing_batches`: what to do when the checkpoint is further than the progress that Kafka knows: "refuse" (Kafka
+      has lost commits), or "accept", for a sink that is new in a query, or is not called for every micro-batch.
     - `rows`: which rows of the micro-batch, and as what: a function from its DataFrame to another. All, if None.
     - `listeners`: told about each batch and each step.
     """
@@ -67,6 +70,7 @@ class KafkaSink:
         topic: str | None = None,
         rows: Callable[[Any], Any] | None = None,
         new_checkpoint: str = "refuse",
+        missing_batches: str = "refuse",
         listeners: Iterable[SinkListener] = (),
         transaction_version: int | None = None,
         **settings: Any,
@@ -75,7 +79,13 @@ class KafkaSink:
         self.app_id = app_id
         self.settings = _settings(bootstrap_servers=bootstrap_servers, topic=topic, **settings)
         self._rows = rows
-        self._resuming = Resuming(app_id=app_id, sink="KafkaSink", keeper="Kafka", new_checkpoint=new_checkpoint)
+        self._resuming = Resuming(
+            app_id=app_id,
+            sink="KafkaSink",
+            keeper="Kafka",
+            new_checkpoint=new_checkpoint,
+            missing_batches=missing_batches,
+        )
         self._writer = BatchWriter(self.settings, app_id, tuple(listeners), transaction_version)
         weakref.finalize(self, self._writer.close)  # sockets and a thread
         self._progress: Progress | None = None
@@ -90,7 +100,7 @@ class KafkaSink:
     def _take(self, frame: Any, batch_id: int) -> None:
         check_columns(frame.schema, self.settings.topic, self.settings.batch_header)
         batch = running_batch(frame, batch_id)
-        claim(self.settings.bootstrap_servers, self.app_id, batch, frame.sparkSession, _ONE_CALL)
+        claim(self._writer.cluster_id(), self.app_id, batch, frame.sparkSession, _ONE_CALL)
         look_for_metrics(frame.sparkSession, batch.query_id)
         if not self.settings.is_exactly_once:
             self._writer.write_at_least_once(frame, batch_id, batch.query_id)
@@ -131,7 +141,7 @@ class KafkaSink:
             self._check_topic(self.settings.topic)
         self._writer.fence(batch.batch_id)
         self._progress = self._writer.progress(batch.batch_id)
-        self._resuming.look_for_gap(self._progress, batch)
+        self._resuming.check_run(self._progress, batch, self._writer.group_offsets(self._own_offsets(batch)))
         self._known_run = batch.run_id
 
     def _check_topic(self, topic: str) -> None:
@@ -145,25 +155,29 @@ class KafkaSink:
             raise SinkError(f"{refusal}: the principal needs WRITE on {topic!r}. Nothing was written") from None
 
     def _recorded(self, batch: MicroBatch) -> Recorded:
-        before = self._progress.offsets if self._progress else {}
-        progress = Progress(
+        progress = Progress.after(
+            batch,
+            self._progress,
             app_id=self.app_id,
-            query_id=batch.query_id,
-            batch_id=batch.batch_id,
-            offsets={**before, **batch.ends},
-            at_ms=time.time_ns() // 1_000_000,
             started_ms=self._writer.listeners.started_ms,
             previous=_finished(self._last, batch),
         )
-        offsets = batch.ends if self._is_same_cluster(batch) else {}
-        return Recorded(progress, self._existing(offsets))
+        return Recorded(progress, self._existing(self._own_offsets(batch)))
 
-    def _is_same_cluster(self, batch: MicroBatch) -> bool:
-        """A group's offsets are about topics of its own cluster; those of another one stay in the progress record."""
-        if not batch.source_servers:
+    def _own_offsets(self, batch: MicroBatch) -> dict[TopicPartition, int]:
+        """Of the sources on the cluster of this sink. A group's offsets are about topics of its own cluster; those of
+        another one are in the progress record only."""
+        found: dict[TopicPartition, int] = {}
+        for source in batch.sources:
+            if self._is_same_cluster(source):
+                found |= {where: min(at, found.get(where, at)) for where, at in source.end.items()}
+        return found
+
+    def _is_same_cluster(self, source: SourceOffsets) -> bool:
+        if not source.servers:
             return True
+        theirs = {address for each in source.servers for address in parse_bootstrap(each)}
         ours = set(parse_bootstrap(self.settings.bootstrap_servers))
-        theirs = {address for each in batch.source_servers for address in parse_bootstrap(each)}
         return bool(ours & theirs) or any(node.address in theirs for node in self._writer.cluster.nodes())
 
     def _existing(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:

@@ -18,6 +18,7 @@ from onceflow.spark.progress import (
     read_progress,
     to_json,
 )
+from onceflow.spark.query import MicroBatch, SourceOffsets
 from onceflow.wire.batch import read_header
 from onceflow.wire.compression import Codec
 from onceflow.wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
@@ -46,7 +47,16 @@ EARLIEST = -2
 
 def test_a_record_is_read_as_it_was_written() -> None:
     progress = Progress(
-        app_id=APP, query_id="q", batch_id=2**40, offsets={("t", 12): 5, ("t", 3): 0, ("u", 0): 2**60}, at_ms=77
+        app_id=APP,
+        query_id="q",
+        batch_id=2**40,
+        entry="digest",
+        run_id="r",
+        offsets={("t", 12): 5, ("t", 3): 0, ("u", 0): 2**60},
+        topic_ids={"t": "one", "u": "two"},
+        ambiguous=frozenset({"u"}),
+        left={("z", 1): 4, ("a", 0): 2},
+        at_ms=77,
     )
     data = progress.to_batch(producer_id=9, epoch=3, sequence=0)
     header = read_header(data)
@@ -54,7 +64,48 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert header.is_transactional
     [record] = read_records(data)
     assert (record.key, record.timestamp) == (APP.encode(), 77)
-    assert Progress.of(record) == progress
+    found = Progress.of(record)
+    assert found == progress
+    assert list(found.left) == list(progress.left), "the topic that was left last is still the last"
+
+
+def test_what_a_record_of_version_1_does_not_say_is_not_needed() -> None:
+    value = b'{"version": 1, "query": "q", "batch": 3, "offsets": {"t": {"0": 5}}}'
+    assert Progress.of(Record(5, 0, APP.encode(), value)) == Progress(
+        app_id=APP, query_id="q", batch_id=3, offsets={("t", 0): 5}
+    )
+
+
+def test_a_record_of_another_version_is_refused() -> None:
+    value = b'{"version": 2, "query": "q", "batch": 3, "offsets": {"t": {"0": 5}}}'
+    with pytest.raises(OnceflowError, match=r"offset 41 .* version 2 of its format, and this program knows version 1"):
+        Progress.of(Record(41, 0, APP.encode(), value))
+
+
+def micro_batch(number: int, *topics: str) -> MicroBatch:
+    offsets = {(topic, 0): number for topic in topics}
+    return MicroBatch(
+        query_id="q", run_id="r", batch_id=number, entry="", sources=(SourceOffsets(start=offsets, end=offsets),)
+    )
+
+
+def test_where_a_topic_was_left_is_remembered() -> None:
+    before = Progress.after(micro_batch(1, "a", "b", "c"), None, app_id=APP)
+    after = Progress.after(micro_batch(2, "c", "d"), before, app_id=APP)
+    assert after.offsets == {("c", 0): 2, ("d", 0): 2}
+    assert after.left == {("a", 0): 1, ("b", 0): 1}
+    assert Progress.after(micro_batch(3, "b"), after, app_id=APP).everything == {
+        ("a", 0): 1, ("b", 0): 3, ("c", 0): 2, ("d", 0): 2,
+    }  # fmt: skip
+
+
+def test_a_record_does_not_grow_with_topics_that_come_and_go() -> None:
+    progress = None
+    for day in range(1000):
+        progress = Progress.after(micro_batch(day, f"day-{day}"), progress, app_id=APP)
+    assert progress is not None
+    assert list(progress.left) == [(f"day-{day}", 0) for day in range(899, 999)]
+    assert len(progress.to_batch(producer_id=9, epoch=3, sequence=0)) < 4096
 
 
 def test_offsets_are_written_as_sparks_kafka_source_writes_them() -> None:
@@ -75,11 +126,13 @@ def test_a_tombstone_is_no_progress() -> None:
         b"[]",
         b"7",
         b"{}",
-        b'{"query": "q"}',
-        b'{"query": "q", "batch": "x", "offsets": {}}',
-        b'{"query": "q", "batch": 1, "offsets": []}',
-        b'{"query": "q", "batch": 1, "offsets": {"t": 5}}',
-        b'{"query": "q", "batch": 1, "offsets": {"t": {"x": 5}}}',
+        b'{"version": 1, "query": "q"}',
+        b'{"query": "q", "batch": 1, "offsets": {}}',
+        b'{"version": 1, "query": "q", "batch": "x", "offsets": {}}',
+        b'{"version": 1, "query": "q", "batch": 1, "offsets": []}',
+        b'{"version": 1, "query": "q", "batch": 1, "offsets": {"t": 5}}',
+        b'{"version": 1, "query": "q", "batch": 1, "offsets": {"t": {"x": 5}}}',
+        b'{"version": 1, "query": "q", "batch": 1, "offsets": {}, "left": 5}',
     ],
 )
 def test_garbage_is_refused_with_its_offset_and_what_to_do(value: bytes) -> None:

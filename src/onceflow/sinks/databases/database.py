@@ -212,6 +212,10 @@ class Database(abc.ABC):
         """A session that waits so long for a lock. A transaction that stays idle for long, because its process hangs,
         is ended by the server, if it can."""
 
+    @abc.abstractmethod
+    def identity(self, session: Session, table: TableName) -> str:
+        """The same for the same table of the same database, whichever of its addresses was given; while it runs."""
+
     # --- names and types
 
     @abc.abstractmethod

@@ -44,6 +44,7 @@ _NAME_BYTES_MAX: Final = 63
 _TASKS: Final = "_tasks"
 _NO_TABLES: Final = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
+_IDENTITY = "SELECT pg_postmaster_start_time(), current_database(), to_regclass(?)::oid"
 _KIND = "SELECT c.relkind::text FROM pg_catalog.pg_class c WHERE c.oid = to_regclass(?)"
 _COLUMNS = """
     WITH RECURSIVE base AS (
@@ -111,6 +112,9 @@ class PostgreSql(Database):
         from onceflow.sinks.databases.postgresql_session import connect
 
         return connect(self.url, self.shown, lock_timeout_s=lock_timeout_s, statement_timeout_s=statement_timeout_s)
+
+    def identity(self, session: Session, table: TableName) -> str:
+        return ":".join(map(str, session.execute(_IDENTITY, (self.quoted(table),)).rows[0]))
 
     # --- names and types
 

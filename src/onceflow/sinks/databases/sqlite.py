@@ -67,6 +67,10 @@ class Sqlite(Database):
         """There is no server that ends a transaction of a process that hangs; others wait, and get `Again`."""
         return SqliteSession(self.path, lock_timeout_s=lock_timeout_s, statement_timeout_s=statement_timeout_s)
 
+    def identity(self, session: Session, table: TableName) -> str:
+        file = os.stat(self.path)  # one file may have several names
+        return f"{file.st_dev}:{file.st_ino}:{_table(table).lower()}"
+
     # --- names and types
 
     def quoted(self, name: str | TableName) -> str:
