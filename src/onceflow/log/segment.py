@@ -286,3 +286,11 @@ class Segment:
         self.close()
         for suffix in SUFFIXES:
             self._files.remove(self.path(suffix))
+
+    def set_aside(self, suffix: str) -> None:
+        """Keep the records under another name, for a person to look at; to the log they are gone."""
+        self.close()
+        path = self.path(LOG_SUFFIX)
+        self._files.rename(path, path.with_name(path.name + suffix))
+        for other in SUFFIXES[1:]:
+            self._files.remove(self.path(other))
