@@ -48,14 +48,17 @@ def handle(node: Node, context: Context, request: JoinGroupRequest) -> Deferred:
     ticket.on_hurry = lambda: ticket.resolve(Answer(join_refusal(ErrorCode.NOT_COORDINATOR, request.member_id)))
     if context.version == 0:
         request.rebalance_timeout_ms = request.session_timeout_ms
+    join = Join(request, context.version, client_of(context), ticket)
+    now_ms = node.clock.now_ms()
     try:
         _check(node, context, request)
-        coordinator = node.groups.coordinator_of(request.group_id)
+        index = node.groups.index_of(request.group_id)
+        coordinator = node.groups.coordinators[index]
+        node.groups.write(index, coordinator.make_room(join, now_ms))
     except ProtocolError as error:
         ticket.resolve(Answer(join_refusal(error.code, request.member_id)))
         return ticket
-    join = Join(request, context.version, client_of(context), ticket)
-    node.groups.carry_out(request.group_id, coordinator.join(join, node.clock.now_ms()))
+    node.groups.carry_out(request.group_id, coordinator.join(join, now_ms))
     return ticket
 
 
