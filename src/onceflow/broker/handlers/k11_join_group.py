@@ -6,6 +6,8 @@
   told not to assign again (KIP-814).
 - 24 without a group id, 26 for a session timeout outside the broker's limits, 23 for a protocol that the others do not
   have, 81 for a full group, 42 for names that are too long to be written.
+- A group that does not exist, or is a consumer group without members, is first written as an empty classic group; 16 if
+  the disk refuses that.
 """
 
 from __future__ import annotations
