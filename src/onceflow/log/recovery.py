@@ -214,6 +214,8 @@ class _Scan:
         """Make damaged lists of aborted transactions again, of those below the checkpoint: `end` in segment `last`."""
         below = [segment for segment in self.segments[: last + 1] if segment.base_offset < checkpoint]
         damaged = [at for at, segment in enumerate(below) if not self._has_sound_aborted(segment)]
+        if below and len(below) - 1 not in damaged and not below[-1].has_true_aborted(checkpoint, end):
+            damaged.append(len(below) - 1)
         producers = ProducerStates()
         for at, segment in enumerate(below[: max(damaged, default=-1) + 1]):
             entries = []
@@ -285,10 +287,11 @@ class _Scan:
             try:
                 start = segment.offset_index.position_for(checkpoint - 1)
                 position = _walk(segment, start, checkpoint, must_reach=must_reach)
+                is_saved = not segment.forget_behind(position, checkpoint)
+                if segment.has_true_newest(position):
+                    return position, is_saved
             except CorruptLog:
                 pass  # or is it the index that is wrong?
-            else:
-                return position, not segment.forget_behind(position, checkpoint)
         segment.start_indexes()
         position = _walk(segment, 0, checkpoint, must_reach=must_reach, index_interval=self.index_interval)
         segment.index_newest()

@@ -553,6 +553,38 @@ def test_an_index_that_points_behind_the_log_is_made_again() -> None:
     reopened(files)
 
 
+ROOMY = TopicConfig(segment_bytes=100_000, index_interval_bytes=0)
+
+
+def test_an_entry_that_was_torn_in_an_unfinished_checkpoint_is_dropped() -> None:
+    """Its offset is whole, and of its position the last byte is missing: it seems to lie below the last checkpoint."""
+    files = log_of(8, checkpoint_after=4, config=ROOMY)
+    position = 4 * batch_size()
+    assert position == 0x128
+    change(files, 0, INDEX, lambda data: data + struct.pack(">ii", 4, 0x100))
+    log = open_log(files, ROOMY)
+    assert numbers(log) == list(range(8))
+    check_found(log)
+
+
+def test_an_entry_of_a_time_that_was_torn_in_an_unfinished_checkpoint_is_dropped() -> None:
+    """Its time is whole, and of its offset the last byte is missing."""
+    files = MemoryFileSystem()
+    log = open_log(files, ROOMY)
+    for number, age in enumerate((0, 50, 1, 2, 100)):
+        if number == 4:
+            flush(log)
+            checkpoint(log)
+        append(log, make_batch(producer=(1, 0, number), timestamps=[T0 + age]))
+    files = files.kill()
+    change(files, 0, LOG, lambda data: data[: 4 * batch_size() + 8])  # the last batch is lost
+    change(files, 0, TIMES, lambda data: data + struct.pack(">qi", T0 + 100, 2))
+    log = open_log(files, ROOMY)
+    assert (log.end_offset, log.recovered.checkpoint) == (4, 4)
+    assert log.offset_of_newest() == (T0 + 50, 1)
+    assert log.active.newest == (T0 + 50, 1)
+
+
 def test_an_index_that_points_into_a_batch_is_made_again() -> None:
     files = log_of(8, checkpoint_after=8)
     change(files, 6, INDEX, lambda data: struct.pack(">ii", 0, 33))
