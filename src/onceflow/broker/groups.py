@@ -208,9 +208,14 @@ class Groups:
             return deferred.result.message  # type: ignore[return-value]
         return deferred
 
-    def carry_out(self, group_id: str, effects: Effects) -> None:
-        """Give the answers, write the records, and see to what comes after."""
+    def carry_out(self, group_id: str, effects: Effects) -> ErrorCode:
+        """Give the answers, write the records, and see to what comes after.
+
+        Returns why the records could not be written. Whose answer rests on them has to look at that, and to wait until
+        they are on disk (`answer`).
+        """
         self._give(effects)
+        refused = ErrorCode.NONE
         if effects.records:
             index = self.index_of(group_id)
             then = effects.then
@@ -221,11 +226,13 @@ class Groups:
                     self._append(index, effects.records)
             except ProtocolError as error:
                 logger.error("Group %s could not be written: %s", group_id, error)
+                refused = error.code
                 self._follow_up(group_id, then, error.code)
             else:
                 if then is not None:
                     self.log.when_durable(index, partial(self._follow_up, group_id, then))
         self._set_timer()
+        return refused
 
     def _follow_up(self, group_id: str, then: Callable[[ErrorCode, int], Effects] | None, error: ErrorCode) -> None:
         if then is None:

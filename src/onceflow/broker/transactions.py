@@ -28,6 +28,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.partition import Partition
 from onceflow.broker.state_log import StateLog
 from onceflow.broker.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -38,6 +39,7 @@ from onceflow.txn.records import read_key, read_value, write_key, write_value
 from onceflow.txn.states import State
 from onceflow.txn.transaction import TopicPartition, Transaction
 from onceflow.wire.records import EndTxnMarker
+from onceflow.wire.schema import Message
 
 if TYPE_CHECKING:
     from onceflow.broker.node import Node
@@ -101,9 +103,16 @@ class Transactions:
                 self.coordinator.apply(transactional_id, None if value is None else read_value(value))
 
     def _reload(self, index: int) -> None:
-        """The disk has lost what was appended last: back to what it has."""
-        self.coordinator = self._new_coordinator()
-        self._load()
+        """The disk has lost what was appended last to a partition: back to what it has.
+
+        Only for the ids of that partition. What was appended to another one may be on disk soon, and is not read yet.
+        """
+        began = perf_counter()
+        lost = [id for id, _ in self.coordinator if self.log.partition_of(id) == index]
+        for transactional_id in lost:
+            self.coordinator.apply(transactional_id, None)
+        self._read(index)
+        self.load_ms = (perf_counter() - began) * 1000
         self.resume()
 
     def resume(self) -> None:
@@ -312,6 +321,27 @@ class Transactions:
 
         self.when_free(transactional_id, run)
 
+    # Looking
+
+    def answer(self, message: Message, refusal: Callable[[ErrorCode], Message]) -> Message | Deferred:
+        """The message, once all that it may rest on is on disk; or what `refusal` makes of the error."""
+        waiting = len(self.log.partitions)
+        if not waiting:
+            return message
+        found = ErrorCode.NONE
+        deferred = Deferred()
+
+        def settled(error: ErrorCode) -> None:
+            nonlocal waiting, found
+            waiting -= 1
+            found = found or error
+            if not waiting:
+                deferred.resolve(Answer(refusal(found) if found else message))
+
+        for index in range(waiting):
+            self.log.when_durable(index, settled)
+        return deferred
+
     # Markers
 
     def _write_markers(self, transactional_id: str) -> None:
@@ -363,9 +393,16 @@ class Transactions:
             if transactional_id in self._busy:
                 continue
             try:
-                self._append(transactional_id, None)
+                index = self._append(transactional_id, None)
             except ProtocolError as error:
                 logger.error("Transactional id '%s' could not be forgotten: %s", transactional_id, error)
+                continue
+            self._busy[transactional_id] = deque()
+            self.log.when_durable(index, partial(self._forgotten, transactional_id))
+
+    def _forgotten(self, transactional_id: str, error: ErrorCode) -> None:
+        """Or not, if the disk has lost that: then the id was read again from the log."""
+        self._free(transactional_id)
 
 
 class _Markers:

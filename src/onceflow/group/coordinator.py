@@ -93,28 +93,35 @@ class Coordinator:
 
     # The classic protocol
 
+    def make_room(self, join: Join, now_ms: int) -> list[KeyValue]:
+        """The records that make the classic group for a join, in the place of a consumer group without members.
+
+        They have to be written and applied before `join`. None if the group is there, or if the join is refused.
+        """
+        group = self.groups.get(join.request.group_id)
+        if isinstance(group, ClassicGroup) or self._refuses(join, group) is not None:
+            return []
+        replaced = [] if group is None else group.tombstones()
+        return [*replaced, ClassicGroup(join.request.group_id, self._settings, now_ms).first_record()]
+
     def join(self, join: Join, now_ms: int) -> Effects:
-        group_id = join.request.group_id
-        group = self.groups.get(group_id)
+        """Join the group that `make_room` has seen to."""
+        group = self.groups.get(join.request.group_id)
+        refused = self._refuses(join, group)
+        if refused is not None:
+            return refused
+        assert isinstance(group, ClassicGroup)
+        effects = group.join(join, now_ms)
+        self.deadlines.watch(group)
+        return effects
+
+    @staticmethod
+    def _refuses(join: Join, group: Group | None) -> Effects | None:
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             return _join_refused(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if not isinstance(group, ClassicGroup) and join.request.member_id:
             return _join_refused(join, ErrorCode.UNKNOWN_MEMBER_ID, join.request.member_id)
-        replaced = self.remove(group) if isinstance(group, ConsumerGroup) else []
-        is_new = group_id not in self.groups
-        classic = self._classic_or_new(group_id, now_ms)
-        effects = classic.join(join, now_ms)
-        if is_new:
-            effects.records = replaced + (effects.records or [classic.first_record()])
-        self.deadlines.watch(classic)
-        return effects
-
-    def _classic_or_new(self, group_id: str, now_ms: int) -> ClassicGroup:
-        group = self.groups.get(group_id)
-        if group is None:
-            group = self.groups[group_id] = ClassicGroup(group_id, self._settings, now_ms)
-        assert isinstance(group, ClassicGroup)
-        return group
+        return None
 
     def sync(self, request: SyncGroupRequest, ticket: Ticket, now_ms: int) -> Effects:
         group = self.groups.get(request.group_id)
@@ -213,14 +220,6 @@ class Coordinator:
         offsets |= set(self.offsets.pending_of_group(group_id))
         tombstones = [offset_tombstone(group_id, topic, partition) for topic, partition in sorted(offsets)]
         return tombstones + group.tombstones()
-
-    def remove(self, group: Group) -> list[KeyValue]:
-        """Take a group without members away, to put one of the other kind in its place; its offsets stay.
-
-        Returns the records that do so in the log.
-        """
-        del self.groups[group.id]
-        return group.tombstones()
 
     # Time
 

@@ -56,9 +56,12 @@ class OffsetIndex:
         at = bisect_left(self._positions, position)
         return self._base + self._offsets[at] if at < len(self._offsets) else None
 
-    def cut(self, position: int) -> None:
-        """Forget entries at or behind a position in the log."""
-        keep = bisect_left(self._positions, position)
+    def cut(self, position: int, offset: int) -> None:
+        """Forget entries at or behind a position in the log, which is that of an offset.
+
+        By both: of an entry that was torn while it was written, the end of the position may be missing.
+        """
+        keep = min(bisect_left(self._positions, position), bisect_left(self._offsets, offset - self._base))
         del self._offsets[keep:], self._positions[keep:]
         self.saved = min(self.saved, keep)
 

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -29,7 +31,7 @@ from typing import Final, NamedTuple
 
 from onceflow.clock import Clock
 from onceflow.config import TopicConfig
-from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.aborted import AbortedTransaction
 from onceflow.log.files import File, FileSlice, FileSystem
 from onceflow.log.recovery import SNAPSHOT_SUFFIX, Recovered, recover, snapshots
@@ -101,8 +103,10 @@ class Checkpoint:
     segments: list[Segment]
     indexes: list[File]
     snapshot: bytes
-    era: int
-    """How often the log had been taken back when this began."""
+    lock: AbstractContextManager[object]
+    """Held while a snapshot is written, and while the log notes that it is taken back."""
+    is_void: Callable[[], bool]
+    """Whether the log was taken back or abandoned since this began. The snapshot would vouch for what is gone."""
 
     def run(self) -> None:
         try:
@@ -114,7 +118,9 @@ class Checkpoint:
             for index in self.indexes:
                 index.close()
         self.files.sync_directory(self.directory)
-        self.files.replace(self.directory / file_name(self.offset, SNAPSHOT_SUFFIX), self.snapshot)
+        with self.lock:
+            if not self.is_void():
+                self.files.replace(self.directory / file_name(self.offset, SNAPSHOT_SUFFIX), self.snapshot)
 
 
 @lru_cache(maxsize=16)
@@ -141,8 +147,9 @@ class PartitionLog:
         self.directory = directory
         self.config = config
         self.closed = False
-        self._taken_back_to: list[int] = []
-        """The high watermark at each failed flush and each repair: what began before and lies above is void."""
+        self._era = 0
+        """One more at each failed flush, at each repair and at the end: what began before is void."""
+        self._snapshot_lock = threading.Lock()
         files.make_directory(directory)
         self.start_offset = self._read_start_offset()
         self._open()
@@ -316,14 +323,14 @@ class PartitionLog:
             self.active,
             self.active.size,
             self.end_offset,
-            len(self._taken_back_to),
+            self._era,
         )
         self._dirty = []
         self._new_names = False
         return flush
 
     def complete_flush(self, flush: Flush) -> None:
-        is_void = self._needs_repair or flush.era < len(self._taken_back_to)
+        is_void = self._needs_repair or flush.era < self._era
         if not is_void and flush.end_offset > self.high_watermark:
             self._set_high_watermark(flush.segment, flush.position, flush.end_offset)
             self.producers.decide(flush.end_offset)
@@ -333,7 +340,8 @@ class PartitionLog:
         if self.closed:
             return
         self._needs_repair = True
-        self._taken_back_to.append(self.high_watermark)
+        with self._snapshot_lock:  # a snapshot that is being written is there for the repair to remove, or never comes
+            self._era += 1
         self._dirty = []
         try:
             self._repair()
@@ -349,17 +357,26 @@ class PartitionLog:
     def _repair(self) -> None:
         """Go back to the high watermark: cut the files there, sync the cut, and read the producers' state again.
 
-        If the disk refuses on the way, what is below the high watermark can still be read, and this is tried again.
+        If the disk refuses on the way, what is below the high watermark can still be read, and this is tried again. The
+        process may die after any step. Until the folder is synced, each change of a name may be on disk or not:
+
+            snapshots above the high watermark are removed     none, or one whose log is still whole
+            sync the folder                                    none
+            later segments are removed                         any of them, perhaps behind a gap: a start cuts there
+            sync the folder                                    none
+            the last segment is cut, and synced                cut or not; what was not cut is whole batches and a
+                                                               torn end
         """
         keep = self._hw_segment
         for offset in snapshots(self._files, self.directory):
             if offset > self.high_watermark:
                 self._files.remove(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
+        self._files.sync_directory(self.directory)  # a snapshot must not come back without what it vouches for
         while self.segments[-1].base_offset > keep.base_offset:
             self.segments[-1].delete()
             self._bases.pop()
             self.segments.pop()
-        self._files.sync_directory(self.directory)  # before the cut: a snapshot must not come back without its log
+        self._files.sync_directory(self.directory)
         fresh = self._files.open(keep.log.path)  # the old one remembers that it failed
         try:
             fresh.truncate(self._hw_position)
@@ -371,7 +388,7 @@ class PartitionLog:
         self._open()
         for segment in before:
             segment.close()
-        self._taken_back_to.append(high_watermark)
+        self._era += 1
         assert self.end_offset == high_watermark
         logger.warning("%s was cut back to offset %d, the last one on disk.", self.directory, high_watermark)
 
@@ -401,6 +418,7 @@ class PartitionLog:
             for file in indexes:
                 file.close()
             raise
+        era = self._era
         return Checkpoint(
             self._files,
             self.directory,
@@ -408,15 +426,12 @@ class PartitionLog:
             list(self._unsaved),
             indexes,
             self.producers.to_snapshot(),
-            len(self._taken_back_to),
+            self._snapshot_lock,
+            lambda: era < self._era,
         )
 
     def complete_checkpoint(self, checkpoint: Checkpoint) -> None:
-        if self.closed:
-            return
-        if checkpoint.era < len(self._taken_back_to):
-            if checkpoint.offset > self._taken_back_to[checkpoint.era]:  # it vouches for what is gone
-                self._files.remove(self.directory / file_name(checkpoint.offset, SNAPSHOT_SUFFIX))
+        if checkpoint.is_void():
             return
         self._checkpoint_offset = checkpoint.offset
         # All but the one that was active then, which has grown since: its last entries are not saved yet.
@@ -445,6 +460,8 @@ class PartitionLog:
     def abandon(self) -> None:
         """Close the files and write nothing more: the topic was deleted."""
         self.closed = True
+        with self._snapshot_lock:  # the folder may soon be that of another topic of this name
+            self._era += 1
         for segment in self.segments:
             segment.close()
 
@@ -461,6 +478,7 @@ class PartitionLog:
         """Batches from the one that holds `offset`, up to the high watermark, cut at `max_bytes` wherever that falls.
 
         `committed` ends it at the last stable offset; what was aborted below that is in there too (`aborted_in`).
+        Raises `CorruptLog` rather than pass over a gap.
         With `at_least_one` the first batch comes whole even if it is larger. Batches that compaction left without
         records are passed over, unless nothing else follows: librdkafka takes an answer without a single record for
         one that was cut too short, and after ten of them reports an error.
@@ -473,8 +491,12 @@ class PartitionLog:
         if offset >= (self.last_stable_offset if committed else self.high_watermark):
             return None
         empty = None
+        reached = offset
         for segment, end in self._readable_from(offset, committed=committed):
+            if segment.base_offset > reached:
+                raise self._gap(reached, segment)
             for position, first in segment.headers_from(offset, end):
+                reached = first.last_offset + 1
                 if not first.count:
                     empty = FileSlice(segment.log, position, first.size)
                     continue
@@ -488,10 +510,23 @@ class PartitionLog:
 
     def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
         """Every batch from the log start to the high watermark, for who keeps state in a log."""
+        reached = self.start_offset
         for segment, end in self._readable_from(self.start_offset):
+            if segment.base_offset > reached:
+                raise self._gap(reached, segment)
             for _, header, batch in segment.batches(0, end):
                 if header.last_offset >= self.start_offset:
                     yield header, batch
+                    reached = header.last_offset + 1
+
+    def _gap(self, reached: int, segment: Segment) -> CorruptLog:
+        """Each segment begins where the one before it ends, or else files are missing (see `log.recovery`)."""
+        return CorruptLog(
+            f"{self.directory} has nothing from offset {reached} to {segment.base_offset - 1}: the end of a segment or "
+            f"whole segments are missing before {segment.log.path.name}. Something other than the broker has removed "
+            "or cut them. Stop the broker and restore the folder from a backup, or have readers go on at offset "
+            f"{segment.base_offset} to go without the records."
+        )
 
     def aborted_in(self, offset: int, found: FileSlice) -> list[AbortedTransaction]:
         """The aborted transactions with records in a slice from `offset` on, and perhaps some behind it.
@@ -698,7 +733,14 @@ class PartitionLog:
 
     def _read_start_offset(self) -> int:
         path = self.directory / START_FILE
-        return int(self._files.read_bytes(path)) if self._files.exists(path) else 0
+        if not self._files.exists(path):
+            return 0
+        text = self._files.read_bytes(path).strip()
+        if not (text.isascii() and text.isdigit()):
+            raise CorruptLog(
+                f"{path} does not hold an offset; write the offset into it from which the log is to be read."
+            )
+        return int(text)
 
 
 def _below(limit: int | None, found: TimestampedOffset) -> TimestampedOffset:

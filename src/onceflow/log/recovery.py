@@ -4,7 +4,8 @@ What a crash can have left, and what becomes of it:
 
     bytes after the last whole batch        cut: they were never acknowledged
     a batch that fails its checksum         cut, with everything behind it (under `fsync`, none of it was acknowledged)
-    a segment that begins after a gap       cut likewise: the end of the one before it did not get to disk
+    a segment that begins after a gap       cut likewise: the end of the one before it did not get to disk, or the
+                                            removal of those in between did, and its own did not
     a segment that begins too early         cut likewise: it was removed, but its removal did not get to disk
     index entries behind the checkpoint     dropped and made again from the log
     a missing or damaged index              made again from its segment
@@ -17,6 +18,14 @@ What a crash can have left, and what becomes of it:
 recovery trusts the log below the newest snapshot and reads, batch by batch, only what is above it: its time grows
 with the tail since the last checkpoint, not with the log. Reading a batch restores all three at once: the end of the
 log, the index entries and the producers' state.
+
+**No segment counts behind a gap.** Each one begins where the one before it ends, also where compaction was, which
+keeps the last batch of every file. (Before the log start there may be gaps; nobody reads there.) What is cut was
+usually written after the last checkpoint, and is removed. No crash leaves a gap below a checkpoint, since a snapshot is
+removed for good before anything that it vouches for: if there is one, something else has removed or damaged files that
+were on disk. The log ends at the gap then too, but the segments behind it stay in the folder, under names that end in
+`.dropped-` and the time, and the log line is an error. A gap below a checkpoint that recovery has no reason to doubt is
+not looked for here; `PartitionLog.slice` finds it when somebody reads there.
 """
 
 from __future__ import annotations
@@ -38,6 +47,7 @@ from onceflow.wire.records import EndTxnMarker, read_records
 __all__ = ["SNAPSHOT_SUFFIX", "Recovered", "recover", "snapshots"]
 
 SNAPSHOT_SUFFIX = ".snapshot"
+DROPPED_SUFFIX = ".dropped-"
 
 logger = logging.getLogger(__name__)
 
@@ -72,24 +82,44 @@ def recover(files: FileSystem, directory: Path, start_offset: int, index_interva
     compaction.finish_interrupted(files, directory)
     bases = offsets_of(files, directory, LOG_SUFFIX)
     checkpoints = snapshots(files, directory)
-    if not bases or (bases[0] > start_offset and bases[0] > max(checkpoints, default=0)):
+    vouched_to = max(checkpoints, default=0)
+    if not bases or (bases[0] > start_offset and bases[0] > vouched_to):
         bases.insert(0, start_offset)  # a new log, or one of which the name of the first file did not get to disk
+    elif bases[0] > start_offset:
+        logger.error(
+            "%s begins at offset %d instead of %d: the segments before it are missing, and their records are lost. "
+            "Something other than the broker has removed them.",
+            directory,
+            bases[0],
+            start_offset,
+        )
     segments: list[Segment] = []
     try:
         for base in bases:
             segments.append(Segment(files, directory, base))
-        scan = _Scan(files, directory, segments, start_offset, index_interval, now_ms)
+        scan = _Scan(files, directory, segments, start_offset, vouched_to, index_interval, now_ms)
+        given_up: list[Path] = []
+        found = None
         for checkpoint in reversed(checkpoints):
             if checkpoint < bases[0]:
                 break
             path = directory / file_name(checkpoint, SNAPSHOT_SUFFIX)
             try:
-                return scan.run(checkpoint, ProducerStates.from_snapshot(files.read_bytes(path), now_ms))
+                found = scan.run(checkpoint, ProducerStates.from_snapshot(files.read_bytes(path), now_ms))
+                break
             except CorruptLog as error:
                 logger.warning("Checkpoint %d of %s is given up: %s", checkpoint, directory, error)
-                files.remove(path)  # it would be believed again once the log has grown past it
-                scan.may_have_gaps = True
-        return scan.run(bases[0], ProducerStates())
+                given_up.append(path)
+        if found is None:
+            found = scan.run(bases[0], ProducerStates())
+        if given_up:
+            # After the cut is on disk, so that a start after a crash in between still knows what was vouched for. And
+            # for good before the log grows: past their offsets they would be believed again.
+            files.sync_directory(directory)
+            for path in given_up:
+                files.remove(path)
+            files.sync_directory(directory)
+        return found
     except StorageError:
         for segment in segments:
             segment.close()
@@ -102,10 +132,10 @@ class _Scan:
     directory: Path
     segments: list[Segment]
     start_offset: int
+    vouched_to: int
+    """The newest checkpoint, sound or not: all below it was on disk once."""
     index_interval: int
     now_ms: int
-    may_have_gaps: bool = False
-    """Compaction was here, or may have been: it works below the newest checkpoint only, which we may have lost."""
 
     def run(self, checkpoint: int, producers: ProducerStates) -> Recovered:
         """Check everything from the checkpoint on, cutting at the first thing that is not a whole, sound batch.
@@ -125,7 +155,8 @@ class _Scan:
             segment = self.segments[at]
             if at > first:
                 if self._is_torn_off(segment, found.end_offset):
-                    self._cut(at - 1, self.segments[at - 1].size, found)
+                    reason = f"the next segment begins at offset {segment.base_offset}"
+                    self._cut(at - 1, self.segments[at - 1].size, found, reason)
                     break
                 found.end_offset = max(found.end_offset, segment.base_offset)
                 segment.start_indexes()
@@ -139,7 +170,7 @@ class _Scan:
                     found.cut_bytes += segment.size - sound_to
                     segment.log.truncate(sound_to)
                 else:
-                    self._cut(at, sound_to, found)
+                    self._cut(at, sound_to, found, f"there is no sound record batch at position {sound_to}")
                     break
         if found.end_offset < self.start_offset:
             self._start_over(found)
@@ -171,22 +202,20 @@ class _Scan:
         found.scanned_bytes += position - started_at
         return position
 
-    def _take_in(
-        self, segment: Segment, position: int, header: BatchHeader, batch: bytes, found: Recovered
-    ) -> None:
+    def _take_in(self, segment: Segment, position: int, header: BatchHeader, batch: bytes, found: Recovered) -> None:
         segment.note(position, header.size, header.last_offset, header.max_timestamp, self.index_interval)
         if header.producer_id != NO_PRODUCER_ID:
             aborted = _replay(header, batch, found.producers, self.now_ms)
             if aborted is not None:
                 segment.aborted.add(aborted)
-        if header.base_offset > found.end_offset or header.count <= header.last_offset_delta:
-            self.may_have_gaps = True
         found.end_offset = header.last_offset + 1
 
     def _mend_aborted(self, last: int, end: int, checkpoint: int) -> None:
         """Make damaged lists of aborted transactions again, of those below the checkpoint: `end` in segment `last`."""
         below = [segment for segment in self.segments[: last + 1] if segment.base_offset < checkpoint]
         damaged = [at for at, segment in enumerate(below) if not self._has_sound_aborted(segment)]
+        if below and len(below) - 1 not in damaged and not below[-1].has_true_aborted(checkpoint, end):
+            damaged.append(len(below) - 1)
         producers = ProducerStates()
         for at, segment in enumerate(below[: max(damaged, default=-1) + 1]):
             entries = []
@@ -211,16 +240,41 @@ class _Scan:
         """Whether this segment does not begin where the one before it ends."""
         if segment.base_offset < end_offset:
             return True  # it was removed once, and its name came back
-        return segment.base_offset > max(end_offset, self.start_offset) and not self.may_have_gaps
+        return segment.base_offset > max(end_offset, self.start_offset)
 
-    def _cut(self, at: int, position: int, found: Recovered) -> None:
+    def _cut(self, at: int, position: int, found: Recovered, reason: str) -> None:
         """End the log at a position in one segment."""
-        segment = self.segments[at]
-        found.cut_bytes += segment.size - position + sum(later.size for later in self.segments[at + 1 :])
-        # The last one first: if we die on the way, there is no gap.
+        segment, behind = self.segments[at], self.segments[at + 1 :]
+        cut_bytes = segment.size - position + sum(later.size for later in behind)
+        found.cut_bytes += cut_bytes
+        if behind or found.end_offset < self.vouched_to:
+            self._report_cut(segment, behind, cut_bytes, found.end_offset, reason)
+        # The last one first: if the process dies on the way, what is left has one gap, and the next start cuts there.
         while len(self.segments) > at + 1:
-            self.segments.pop().delete()
+            later = self.segments.pop()
+            if later.size and later.base_offset < self.vouched_to:
+                later.set_aside(f"{DROPPED_SUFFIX}{self.now_ms}")
+            else:
+                later.delete()
         segment.log.truncate(position)
+
+    def _report_cut(
+        self, segment: Segment, behind: list[Segment], cut_bytes: int, end_offset: int, reason: str
+    ) -> None:
+        where = f"{self.directory} ends at offset {end_offset}, in {segment.log.path.name}: {reason}."
+        what = f"The {cut_bytes} bytes behind it, with {len(behind)} segments that follow, are dropped"
+        if end_offset >= self.vouched_to:
+            logger.warning("%s %s. They were written after the last checkpoint.", where, what)
+        else:
+            logger.error(
+                "%s %s, although a checkpoint says that everything below offset %d was on disk: something other than "
+                "the broker has removed or damaged files, and records are lost. The segments that follow are kept in "
+                "the folder as *%s*. To have them back, stop the broker and restore the folder from a backup.",
+                where,
+                what,
+                self.vouched_to,
+                DROPPED_SUFFIX,
+            )
 
     def _position_of_checkpoint(self, at: int, checkpoint: int) -> tuple[int, bool]:
         """Where in its segment the first batch at or after the checkpoint stands; the indexes know all before it.
@@ -233,10 +287,11 @@ class _Scan:
             try:
                 start = segment.offset_index.position_for(checkpoint - 1)
                 position = _walk(segment, start, checkpoint, must_reach=must_reach)
+                is_saved = not segment.forget_behind(position, checkpoint)
+                if segment.has_true_newest(position):
+                    return position, is_saved
             except CorruptLog:
                 pass  # or is it the index that is wrong?
-            else:
-                return position, not segment.forget_behind(position, checkpoint)
         segment.start_indexes()
         position = _walk(segment, 0, checkpoint, must_reach=must_reach, index_interval=self.index_interval)
         segment.index_newest()

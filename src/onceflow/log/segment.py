@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,9 @@ TIME_INDEX_SUFFIX: Final = ".timeindex"
 ABORTED_SUFFIX: Final = ".txnindex"
 SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX)
 """All files of a segment, the log first."""
+
+
+_LAST_OFFSET: Final = attrgetter("last_offset")
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -207,11 +211,32 @@ class Segment:
     def forget_behind(self, position: int, offset: int) -> bool:
         """Know nothing of the batches from a position on, whose first offset is given; False if nothing was known."""
         entries = len(self.offset_index) + len(self.time_index)
-        self.offset_index.cut(position)
+        self.offset_index.cut(position, offset)
         self.time_index.cut(offset)
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last or (NO_TIMESTAMP, -1)
         self._bytes_since_entry = 0
         return len(self.offset_index) + len(self.time_index) < entries
+
+    def has_true_newest(self, end: int) -> bool:
+        """Whether the last entry of the time index is that of a batch before position `end`.
+
+        Of one that was torn while it was written, the end of the offset may be missing.
+        """
+        last = self.time_index.last
+        found = None if last is None else self.locate(last[1], end)
+        return last is None or (found is not None and (found[1].max_timestamp, found[1].last_offset) == last)
+
+    def has_true_aborted(self, offset: int, end: int) -> bool:
+        """Whether the last of the aborted transactions that ended below an offset has its marker before `end`.
+
+        Of an entry that was torn while it was written, the end of the marker's offset may be missing.
+        """
+        last = max((entry for entry in self.aborted if entry.last_offset < offset), key=_LAST_OFFSET, default=None)
+        found = None if last is None else self.locate(last.last_offset, end)
+        if last is None or found is None:
+            return last is None
+        header = found[1]
+        return header.is_control and (header.producer_id, header.base_offset) == (last.producer_id, last.last_offset)
 
     def locate(self, offset: int, end: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch that ends at or after `offset`, before position `end`."""
@@ -286,3 +311,11 @@ class Segment:
         self.close()
         for suffix in SUFFIXES:
             self._files.remove(self.path(suffix))
+
+    def set_aside(self, suffix: str) -> None:
+        """Keep the records under another name, for a person to look at; to the log they are gone."""
+        self.close()
+        path = self.path(LOG_SUFFIX)
+        self._files.rename(path, path.with_name(path.name + suffix))
+        for other in SUFFIXES[1:]:
+            self._files.remove(self.path(other))

@@ -114,9 +114,7 @@ def test_a_marker_that_is_not_on_disk_shows_nothing(broker: MemoryBroker, produc
     assert partition.log.last_stable_offset == 2
 
 
-def test_the_next_transaction_waits_for_the_markers_of_the_last(
-    broker: MemoryBroker, producer: MemoryProducer
-) -> None:
+def test_the_next_transaction_waits_for_the_markers_of_the_last(broker: MemoryBroker, producer: MemoryProducer) -> None:
     write(producer, "a")
     end = producer.send_end(commit=False)
     broker.flush()
@@ -266,4 +264,73 @@ def test_an_open_transaction_is_not_forgotten(broker: MemoryBroker) -> None:
     write(producer, "a")
     broker.clock.advance(8 * 86_400_000)
     broker.node.transactions.expire()
+    assert state(broker) == "Ongoing"
+
+
+@pytest.mark.parametrize("fails_first", [True, False])
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_a_failed_flush_of_one_partition_of_the_state_takes_nothing_back_of_another(
+    commit: bool, fails_first: bool
+) -> None:
+    """What was appended to the other one is not on disk yet, and will be."""
+    broker = MemoryBroker(settings={"transaction.state.log.num.partitions": "2"})
+    create_topic(broker, "t", 2)
+    lost, kept = MemoryProducer(broker, "a").init(), MemoryProducer(broker, "b").init()
+    write(lost, "lost", partition=0)
+    write(kept, "kept", partition=1)
+    refused, taken = lost.send_end(commit=commit), kept.send_end(commit=commit)
+    failing, good = (broker.node.transactions.log.partitions[each] for each in (1, 0))
+    assert set(broker.unsynced) == {failing, good}
+    if not fails_first:
+        broker.flush([good])
+    broker.files.sync_failures = 1
+    broker.flush([failing])
+    broker.settle()
+    assert refused.message.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert kept.took_end(taken)
+    complete = "CompleteCommit" if commit else "CompleteAbort"
+    for each in (broker, broker.killed()):
+        each.settle()
+        assert (state(each, "a"), state(each, "b")) == ("Ongoing", complete)
+        assert committed(each, "t", 1) == (["kept"] if commit else [])
+        assert committed(each, "t", 0) == []
+    assert lost.took_end(settled_end(lost))
+    assert committed(broker, "t", 0) == ["lost"]
+
+
+def settled_end(producer: MemoryProducer) -> Reply:
+    reply = producer.send_end(commit=True)
+    producer.broker.settle()
+    return reply
+
+
+def test_nobody_is_told_that_an_id_was_forgotten_before_that_is_on_disk(
+    broker: MemoryBroker, producer: MemoryProducer
+) -> None:
+    """If that is taken back, the producer goes on as if nothing had been."""
+    broker.pass_time(7 * 86_400_000 + 1)
+    broker.node.transactions.expire()
+    reply = producer.send("t", 0, "a")
+    assert not reply.is_there
+    broker.files.sync_failures = 1
+    broker.settle()
+    assert produced(reply) == ErrorCode.NONE
+    assert producer.took_end(settled_end(producer))
+    assert committed(broker, "t", 0) == ["a"]
+
+
+def test_who_looks_at_transactions_is_not_told_what_is_not_on_disk(
+    broker: MemoryBroker, producer: MemoryProducer
+) -> None:
+    write(producer, "a")
+    producer.send_end(commit=True)
+    describing = broker.send(DescribeTransactionsRequest(transactional_ids=["app", "unknown"]), 0)
+    listing = broker.send(ListTransactionsRequest(), 0)
+    assert not describing.is_there
+    assert not listing.is_there
+    broker.files.sync_failures = 1
+    broker.settle()
+    codes = [each.error_code for each in describing.message.transaction_states]
+    assert codes == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+    assert listing.message.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert state(broker) == "Ongoing"

@@ -90,6 +90,6 @@ class MemoryMember:
         request = HeartbeatRequest(group_id=self.group, generation_id=self.generation, member_id=self.id)
         return ErrorCode((broker or self.broker).ask(request, 4).error_code)
 
-    def send_leave(self) -> Reply:
-        request = LeaveGroupRequest(group_id=self.group, members=[MemberIdentity(member_id=self.id)])
-        return self.broker.send(request, 5)
+    def send_leave(self, version: int = 5) -> Reply:
+        members = [MemberIdentity(member_id=self.id)]
+        return self.broker.send(LeaveGroupRequest(group_id=self.group, member_id=self.id, members=members), version)

@@ -305,8 +305,9 @@ def join_classic(bench: Bench, group: str = GROUP) -> None:
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range")],
     )
-    effects = bench.coordinator.join(Join(request, 3, Client("classic", "/host"), object()), bench.now_ms)
-    bench.log += effects.records
+    join = Join(request, 3, Client("classic", "/host"), object())
+    bench.write(bench.coordinator.make_room(join, bench.now_ms))
+    bench.log += bench.coordinator.join(join, bench.now_ms).records
 
 
 def test_a_classic_group_with_members_is_not_converted(bench: Bench) -> None:

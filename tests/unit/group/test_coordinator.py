@@ -81,8 +81,11 @@ def join_alone(coordinator: Coordinator, log: Log, group: str = "g") -> str:
         protocol_type="consumer",
         protocols=[protocol],
     )
-    effects = coordinator.join(Join(request, 3, Client("c", "/h"), "join"), NOW)
-    log.write(*effects.records)
+    join = Join(request, 3, Client("c", "/h"), "join")
+    records = coordinator.make_room(join, NOW)
+    log.write(*records)
+    coordinator.apply(records, NOW)
+    assert coordinator.join(join, NOW).records == []
     [(_, started)] = list(coordinator.on_time(NOW + 3_000))
     [(_, joined)] = started.answers
     member_id: str = joined.member_id  # type: ignore[attr-defined]
@@ -252,7 +255,7 @@ def test_an_empty_group_without_offsets_goes_with_the_next_look(log: Log) -> Non
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range")],
     )
-    log.write(*coordinator.join(Join(request, 9, Client("c", "/h"), "join"), NOW).records)
+    log.write(*coordinator.make_room(Join(request, 9, Client("c", "/h"), "join"), NOW))
     assert log.load().get("g") is not None
     assert expire(log, 0).get("g") is None
 

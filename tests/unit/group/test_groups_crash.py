@@ -13,8 +13,11 @@ import pytest
 
 from onceflow.errors import ErrorCode
 from onceflow.log.memory_files import SimulatedCrash
+from onceflow.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from onceflow.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from onceflow.wire.messages.delete_groups import DeleteGroupsRequest
 from onceflow.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
+from onceflow.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from onceflow.wire.messages.list_groups import ListGroupsRequest
 from onceflow.wire.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -264,6 +267,178 @@ def test_an_offset_that_could_not_be_deleted_is_still_there() -> None:
     broker.settle()
     assert reply.message.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert committed_offset(broker, "g", "t", 0) == 5
+
+
+# Leaving
+
+
+class MemoryConsumer:
+    """A member of a consumer group (KIP-848)."""
+
+    def __init__(self, broker: MemoryBroker, group: str, id: str = "m") -> None:
+        self.broker = broker
+        self.group = group
+        self.id = id
+
+    def send(self, epoch: int) -> Reply:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group,
+            member_id=self.id,
+            member_epoch=epoch,
+            rebalance_timeout_ms=10_000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )
+        return self.broker.send(request, 1)
+
+    def join(self) -> MemoryConsumer:
+        reply = self.send(0)
+        self.broker.settle()
+        assert reply.message.error_code == ErrorCode.NONE
+        return self
+
+    def leave(self) -> None:
+        reply = self.send(-1)
+        self.broker.settle()
+        assert reply.message.error_code == ErrorCode.NONE
+
+    def send_leave(self, version: int = 5) -> Reply:
+        """With LeaveGroup, as a tool that removes members."""
+        members = [MemberIdentity(member_id=self.id)]
+        return self.broker.send(LeaveGroupRequest(group_id=self.group, member_id=self.id, members=members), version)
+
+
+def consumers(broker: MemoryBroker, group: str) -> list[str] | ErrorCode:
+    """The members of a consumer group, or why there is none."""
+    [found] = broker.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1).groups
+    return ErrorCode(found.error_code) if found.error_code else [member.member_id for member in found.members]
+
+
+@pytest.mark.parametrize("version", [2, 5])
+@pytest.mark.parametrize("kind", ["consumer", "classic"])
+def test_who_removes_a_member_is_answered_when_that_is_on_disk(kind: str, version: int) -> None:
+    broker = new_broker()
+    member = MemoryConsumer(broker, "g").join() if kind == "consumer" else MemoryMember(broker, "g").join().sync()
+    reply = member.send_leave(version)
+    assert not reply.is_there
+    broker.settle()
+    assert reply.message.error_code == ErrorCode.NONE
+    for seed in SEEDS:
+        after = broker.crashed(random.Random(seed))
+        assert (consumers(after, "g") if kind == "consumer" else describe(after, "g").members) == []
+
+
+@pytest.mark.parametrize("version", [2, 5])
+@pytest.mark.parametrize(("failure", "expected"), [("write", 16), ("sync", 15)])
+def test_a_member_of_a_consumer_group_whose_removal_the_disk_refuses_stays(
+    failure: str, expected: int, version: int
+) -> None:
+    broker = new_broker()
+    member = MemoryConsumer(broker, "g").join()
+    if failure == "write":
+        broker.files.write_failure = (0, 3)
+    else:
+        broker.files.sync_failures = 1
+    reply = member.send_leave(version)
+    broker.settle()
+    assert reply.message.error_code == expected
+    assert consumers(broker, "g") == consumers(broker.killed(), "g") == ["m"]
+    again = member.send_leave(version)
+    broker.settle()
+    assert again.message.error_code == ErrorCode.NONE
+    assert consumers(broker, "g") == consumers(broker.killed(), "g") == []
+
+
+@pytest.mark.parametrize(("failure", "expected"), [("write", 16), ("sync", 15)])
+def test_who_leaves_a_classic_group_is_told_if_the_disk_refuses(failure: str, expected: int) -> None:
+    broker = new_broker()
+    member = MemoryMember(broker, "g").join().sync()
+    if failure == "write":
+        broker.files.write_failure = (0, 3)
+    else:
+        broker.files.sync_failures = 1
+    reply = member.send_leave()
+    broker.settle()
+    assert reply.message.error_code == expected
+    assert [each.member_id for each in describe(broker.killed(), "g").members] == [member.id]
+
+
+def test_who_is_not_a_member_of_a_consumer_group_is_told_so_when_that_is_certain() -> None:
+    """It was removed a moment ago. If that is taken back, it is a member."""
+    broker = new_broker()
+    member = MemoryConsumer(broker, "g").join()
+    first, second = member.send_leave(), member.send_leave()
+    assert not second.is_there
+    broker.files.sync_failures = 1
+    broker.settle()
+    assert [reply.message.error_code for reply in (first, second)] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+    assert consumers(broker, "g") == ["m"]
+
+
+# A classic group in the place of a consumer group without members
+
+
+@pytest.mark.parametrize("version", [3, 9])
+@pytest.mark.parametrize("failure", ["write", "sync"])
+def test_a_consumer_group_stays_if_the_disk_refuses_the_classic_group_in_its_place(failure: str, version: int) -> None:
+    broker = new_broker()
+    MemoryConsumer(broker, "g").join().leave()
+    member = MemoryMember(broker, "g")
+    if failure == "write":
+        broker.files.write_failure = (0, 3)
+    else:
+        broker.files.sync_failures = 1
+    reply = member.send_join(version)
+    broker.settle()
+    given_an_id = (ErrorCode.MEMBER_ID_REQUIRED,) if failure == "sync" and version == 9 else ()
+    assert reply.message.error_code in (ErrorCode.NOT_COORDINATOR, *given_an_id)
+    for each in (broker, broker.killed()):
+        assert consumers(each, "g") == []
+        assert describe(each, "g").group_state == "Dead"
+    member.join().sync()
+    for each in (broker, broker.killed()):
+        assert consumers(each, "g") == ErrorCode.GROUP_ID_NOT_FOUND
+        assert describe(each, "g").group_state == "Stable"
+
+
+def test_a_join_that_is_refused_leaves_a_consumer_group_as_it_was() -> None:
+    broker = new_broker()
+    MemoryConsumer(broker, "g").join().leave()
+    member = MemoryMember(broker, "g")
+    member.id = "unknown"
+    assert member.send_join().message.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert consumers(broker, "g") == []
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_a_new_group_that_the_disk_refuses_is_not_there(version: int) -> None:
+    broker = new_broker()
+    send_commit(broker, "other", 1)
+    broker.settle()
+    broker.files.write_failure = (0, 3)
+    member = MemoryMember(broker, "g")
+    assert member.send_join(version).message.error_code == ErrorCode.NOT_COORDINATOR
+    assert [group.group_id for group in broker.ask(ListGroupsRequest(), 5).groups] == ["other"]
+    member.join().sync()
+    assert describe(broker.killed(), "g").group_state == "Stable"
+
+
+def test_dying_at_any_step_of_the_change_leaves_a_consumer_group_or_a_classic_one() -> None:
+    for step in range(1000):
+        broker = new_broker()
+        MemoryConsumer(broker, "g").join().leave()
+        broker.files.steps_until_crash = step
+        try:
+            MemoryMember(broker, "g").join().sync()
+        except SimulatedCrash:
+            pass
+        else:
+            assert step > 3
+            return
+        for after in (broker.killed(), *(broker.crashed(random.Random(seed)) for seed in SEEDS)):
+            is_consumer_group = consumers(after, "g") == []
+            assert is_consumer_group == (describe(after, "g").group_state == "Dead")
+    pytest.fail("never came to an end")
 
 
 # Transactions

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,30 @@ def checkpoint(log: PartitionLog) -> bool:
     job.run()
     log.complete_checkpoint(job)
     return True
+
+
+class _Chosen(random.Random):
+    """Decides of each change of a name, in their order, as it was told; of the rest by chance."""
+
+    def __init__(self, seed: int, fates: Sequence[bool | None]) -> None:
+        super().__init__(seed)
+        self._fates = list(fates)
+
+    def random(self) -> float:
+        fate = self._fates.pop(0) if self._fates else None
+        return super().random() if fate is None else 0.0 if fate else 1.0
+
+
+def each_crash(files: MemoryFileSystem, suffixes: Sequence[str]) -> Iterator[MemoryFileSystem]:
+    """What `kill -9` leaves, and every loss of power: each set of the changes of names that end so may be on disk.
+
+    Of other names, and of bytes that were not synced, a seed decides.
+    """
+    yield files.kill()
+    waiting = [str(change.gone or change.new).endswith(tuple(suffixes)) for change in files._changes]
+    for seed, fates in enumerate(product((True, False), repeat=sum(waiting))):
+        told = iter(fates)
+        yield files.crash(_Chosen(seed, [next(told) if is_named else None for is_named in waiting]))
 
 
 def read_all(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:

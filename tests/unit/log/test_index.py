@@ -57,8 +57,10 @@ def test_the_time_index_takes_only_what_is_newer() -> None:
 def test_cutting_forgets_what_is_at_or_behind_a_place() -> None:
     offsets = offset_index((BASE + 10, 400), (BASE + 20, 900))
     offsets.saved = 2
-    offsets.cut(900)
+    offsets.cut(900, BASE + 19)
     assert (len(offsets), offsets.saved, offsets.position_for(BASE + 99)) == (1, 1, 400)
+    offsets.cut(900, BASE + 10)  # the position was torn: it is too small for the offset
+    assert (len(offsets), offsets.saved, offsets.position_for(BASE + 99)) == (0, 0, 0)
     times = time_index((50, BASE + 10), (70, BASE + 20))
     times.saved = 1
     times.cut(BASE + 20)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from onceflow.clock import ManualClock
@@ -680,8 +680,21 @@ def run(steps: list[Step], *, fsync: bool, append_time: bool = False) -> None:
     machine.close(0, 0)
 
 
+DEATH_IN_A_REPAIR: list[Step] = [
+    *[("next", 0, 0)] * 7,
+    ("next", 0, 242),
+    ("checkpoint", 0, 0),
+    *[("next", 0, 0)] * 6,
+    ("fail_sync", 0, 0),
+    ("die_after_steps", 103, 0),
+    ("flush", 1, 97),
+]
+"""Of what a repair removed, a snapshot and the last segment came back, without the segments in between."""
+
+
 @patient(200)
 @given(steps=HISTORIES, append_time=st.sampled_from([False, False, True]))
+@example(steps=DEATH_IN_A_REPAIR, append_time=False)
 def test_what_was_acknowledged_survives_everything(steps: list[Step], append_time: bool) -> None:
     run(steps, fsync=True, append_time=append_time)
 

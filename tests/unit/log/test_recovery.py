@@ -8,14 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from onceflow.clock import ManualClock
 from onceflow.config import TopicConfig
-from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.memory_files import MemoryFile, MemoryFileSystem, SimulatedCrash
 from onceflow.log.partition import PartitionLog
 from onceflow.log.recovery import offsets_of, recover, snapshots
 from onceflow.log.segment import file_name
 from onceflow.wire.batch import read_header
-from tests.unit.log.support import DIRECTORY, T0, append, checkpoint, flush, make_batch, open_log, read_all, values
+from tests.unit.log.support import (
+    DIRECTORY,
+    T0,
+    append,
+    checkpoint,
+    each_crash,
+    flush,
+    make_batch,
+    open_log,
+    read_all,
+    values,
+)
 
 SMALL = TopicConfig(segment_bytes=250, index_interval_bytes=0)
 """Three batches of one record to a segment."""
@@ -60,6 +72,10 @@ def add(files: MemoryFileSystem, name: str, data: bytes = b"") -> None:
 
 def names(files: MemoryFileSystem, suffix: str) -> list[int]:
     return offsets_of(files, DIRECTORY, suffix)
+
+
+def dropped(files: MemoryFileSystem) -> list[str]:
+    return [name for name in files.list(DIRECTORY) if ".dropped-" in name]
 
 
 def reopened(files: MemoryFileSystem) -> PartitionLog:
@@ -198,6 +214,110 @@ def test_a_segment_whose_name_did_not_get_to_disk_is_the_end_of_the_log() -> Non
     check_usable(log)
 
 
+@pytest.mark.parametrize("checkpoint_after", [None, 0, 2, 3])
+@pytest.mark.parametrize("gone", [(3,), (3, 6), (3, 9), (6,), (6, 9), (9,)])
+def test_what_follows_a_gap_in_the_unsaved_part_is_removed_and_the_log_says_so(
+    checkpoint_after: int | None, gone: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    files = log_of(14, checkpoint_after=checkpoint_after)
+    for base in gone:
+        files.remove(DIRECTORY / file_name(base, LOG))
+    log = open_log(files, SMALL)
+    assert numbers(log) == list(range(gone[0]))
+    assert names(files, LOG) == list(range(0, gone[0], 3))
+    assert dropped(files) == []
+    [line] = [record for record in caplog.records if "dropped" in record.getMessage()]
+    left = [base for base in (0, 3, 6, 9, 12) if base not in gone]
+    following = next(base for base in left if base > gone[0])
+    assert line.levelname == "WARNING"
+    assert f"ends at offset {gone[0]}" in line.getMessage()
+    assert f"the next segment begins at offset {following}" in line.getMessage()
+    check_usable(log)
+
+
+def log_with_missing_segments() -> MemoryFileSystem:
+    """Two segments of acknowledged records were removed, one in the middle and the last one."""
+    files = log_of(14, checkpoint_after=13)
+    for base in (3, 12):
+        files.remove(DIRECTORY / file_name(base, LOG))
+    files.sync_directory(DIRECTORY)
+    return files
+
+
+def check_dropped(files: MemoryFileSystem, log: PartitionLog) -> None:
+    before = log_with_missing_segments()
+    assert numbers(log) == [0, 1, 2]
+    assert (names(files, LOG), snapshots(files, DIRECTORY)) == ([0], [])
+    stored = [before.read_bytes(DIRECTORY / file_name(base, LOG)) for base in (6, 9)]
+    assert [files.read_bytes(DIRECTORY / name) for name in dropped(files)] == stored
+    check_usable(log)
+
+
+def test_segments_behind_a_gap_that_a_checkpoint_vouches_for_are_kept_under_another_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No crash does that: somebody has removed files with acknowledged records. The rest is not removed as well."""
+    files = log_with_missing_segments()
+    check_dropped(files, open_log(files, SMALL))
+    line = next(record for record in caplog.records if "dropped" in record.getMessage())
+    assert line.levelname == "ERROR"
+    assert "ends at offset 3" in line.getMessage()
+    assert "everything below offset 13 was on disk" in line.getMessage()
+    assert "records are lost" in line.getMessage()
+
+
+def test_dying_while_segments_are_set_aside_loses_none_of_them() -> None:
+    for step in range(1000):
+        files = log_with_missing_segments()
+        files.steps_until_crash = step
+        try:
+            open_log(files, SMALL)
+        except SimulatedCrash:
+            for after in each_crash(files, (LOG, SNAPSHOT, f".dropped-{T0}")):
+                check_dropped(after, open_log(after, SMALL))
+        else:
+            return
+    pytest.fail("never came to an end")
+
+
+def test_what_was_dropped_once_is_not_overwritten_by_what_is_dropped_later() -> None:
+    clock = ManualClock()
+    files = log_of(14, checkpoint_after=13)
+    for round_ in (1, 2):
+        for base in (3, 12):
+            files.remove(DIRECTORY / file_name(base, LOG))
+        clock.advance(1)
+        log = open_log(files, SMALL, clock=clock)
+        assert len(dropped(files)) == 2 * round_
+        grow(log, 11, checkpoint_after=13)
+
+
+@pytest.mark.parametrize("gone", [3, 6])
+def test_a_gap_below_a_sound_checkpoint_is_not_passed_over_by_a_reader(gone: int) -> None:
+    """It is not looked for at the start; but who reads there is told, and not given the records behind it."""
+    files = log_of(14, checkpoint_after=13)
+    files.remove(DIRECTORY / file_name(gone, LOG))
+    log = open_log(files, SMALL)
+    assert (log.start_offset, log.end_offset) == (0, 14)
+    for offset in range(gone, gone + 3):
+        with pytest.raises(CorruptLog, match=f"nothing from offset {offset} to {gone + 2}: .* before 0*{gone + 3}.log"):
+            log.read(offset, 1 << 20)
+    assert log.read(gone - 1, 1 << 20)
+    assert log.read(gone + 3, 1 << 20)
+    found = log.batches()
+    with pytest.raises(CorruptLog, match="nothing from offset"):
+        list(found)
+
+
+def test_a_log_of_which_the_first_segments_are_missing_says_where_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+    files = log_of(11, checkpoint_after=9)
+    files.remove(DIRECTORY / file_name(0, LOG))
+    log = open_log(files, SMALL)
+    assert log.start_offset == 3
+    [line] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "begins at offset 3 instead of 0" in line.getMessage()
+
+
 def test_a_first_segment_whose_name_did_not_get_to_disk_leaves_an_empty_log() -> None:
     files = log_of(8)
     files.remove(DIRECTORY / file_name(0, LOG))
@@ -254,6 +374,15 @@ def test_a_log_that_ends_before_it_starts_starts_over() -> None:
     append(log, make_batch(producer=(1, 0, 8)))
     flush(log)
     assert open_log(files, SMALL).end_offset == 21
+
+
+@pytest.mark.parametrize("text", [b"", b"x\n", b"-1\n", "²".encode()])
+def test_a_damaged_log_start_is_said_and_nothing_is_touched(text: bytes) -> None:
+    files = log_of(8)
+    add(files, "log-start-offset", text)
+    with pytest.raises(CorruptLog, match="log-start-offset does not hold an offset"):
+        open_log(files, SMALL)
+    assert names(files, LOG) == [0, 3, 6]
 
 
 # Checkpoints
@@ -424,6 +553,38 @@ def test_an_index_that_points_behind_the_log_is_made_again() -> None:
     reopened(files)
 
 
+ROOMY = TopicConfig(segment_bytes=100_000, index_interval_bytes=0)
+
+
+def test_an_entry_that_was_torn_in_an_unfinished_checkpoint_is_dropped() -> None:
+    """Its offset is whole, and of its position the last byte is missing: it seems to lie below the last checkpoint."""
+    files = log_of(8, checkpoint_after=4, config=ROOMY)
+    position = 4 * batch_size()
+    assert position == 0x128
+    change(files, 0, INDEX, lambda data: data + struct.pack(">ii", 4, 0x100))
+    log = open_log(files, ROOMY)
+    assert numbers(log) == list(range(8))
+    check_found(log)
+
+
+def test_an_entry_of_a_time_that_was_torn_in_an_unfinished_checkpoint_is_dropped() -> None:
+    """Its time is whole, and of its offset the last byte is missing."""
+    files = MemoryFileSystem()
+    log = open_log(files, ROOMY)
+    for number, age in enumerate((0, 50, 1, 2, 100)):
+        if number == 4:
+            flush(log)
+            checkpoint(log)
+        append(log, make_batch(producer=(1, 0, number), timestamps=[T0 + age]))
+    files = files.kill()
+    change(files, 0, LOG, lambda data: data[: 4 * batch_size() + 8])  # the last batch is lost
+    change(files, 0, TIMES, lambda data: data + struct.pack(">qi", T0 + 100, 2))
+    log = open_log(files, ROOMY)
+    assert (log.end_offset, log.recovered.checkpoint) == (4, 4)
+    assert log.offset_of_newest() == (T0 + 50, 1)
+    assert log.active.newest == (T0 + 50, 1)
+
+
 def test_an_index_that_points_into_a_batch_is_made_again() -> None:
     files = log_of(8, checkpoint_after=8)
     change(files, 6, INDEX, lambda data: struct.pack(">ii", 0, 33))
@@ -504,9 +665,10 @@ def test_dying_at_any_step_of_a_recovery_is_no_worse(damage: str) -> None:
         try:
             open_log(files, SMALL)
         except SimulatedCrash:
-            log = open_log(files.kill(), SMALL)
-            assert numbers(log) == expected
-            check_usable(log)
+            for after in each_crash(files, (LOG, SNAPSHOT)):
+                log = open_log(after, SMALL)
+                assert numbers(log) == expected
+                check_usable(log)
         else:
             assert step > 0
             return

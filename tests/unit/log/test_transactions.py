@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -555,6 +556,25 @@ def test_a_damaged_list_is_made_again_whatever_step_dies() -> None:
             partition.restart(partition.files.crash(random.Random(step)))
             assert partition.committed() == wanted
     assert step > 5
+
+
+def test_an_entry_that_was_torn_in_an_unfinished_checkpoint_is_dropped() -> None:
+    """Its marker did not get to disk, and of the marker's offset the last byte is missing: it seems to lie below the last
+    checkpoint. The transaction is then committed after all."""
+    partition = Partition()
+    partition.write(5)
+    append(partition.log, make_batch(257))
+    flush(partition.log)
+    checkpoint(partition.log)
+    torn = struct.pack(">hqqqq", 0, 5, 0, 0x102 & ~0xFF, 0)
+    partition.files.replace(DIRECTORY / f"{0:020d}{ABORTED_SUFFIX}", torn)
+    partition.restart()
+    assert partition.log.recovered.checkpoint == 0x102
+    partition.commit(5)
+    for _ in range(2):
+        assert partition.committed() == list(range(258))
+        checkpoint(partition.log)
+        partition.restart()
 
 
 def test_a_list_left_from_a_segment_that_is_gone_does_not_come_back() -> None:

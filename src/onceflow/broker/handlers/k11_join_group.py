@@ -6,6 +6,8 @@
   told not to assign again (KIP-814).
 - 24 without a group id, 26 for a session timeout outside the broker's limits, 23 for a protocol that the others do not
   have, 81 for a full group, 42 for names that are too long to be written.
+- A group that does not exist, or is a consumer group without members, is first written as an empty classic group; 16 if
+  the disk refuses that.
 """
 
 from __future__ import annotations
@@ -48,14 +50,17 @@ def handle(node: Node, context: Context, request: JoinGroupRequest) -> Deferred:
     ticket.on_hurry = lambda: ticket.resolve(Answer(join_refusal(ErrorCode.NOT_COORDINATOR, request.member_id)))
     if context.version == 0:
         request.rebalance_timeout_ms = request.session_timeout_ms
+    join = Join(request, context.version, client_of(context), ticket)
+    now_ms = node.clock.now_ms()
     try:
         _check(node, context, request)
-        coordinator = node.groups.coordinator_of(request.group_id)
+        index = node.groups.index_of(request.group_id)
+        coordinator = node.groups.coordinators[index]
+        node.groups.write(index, coordinator.make_room(join, now_ms))
     except ProtocolError as error:
         ticket.resolve(Answer(join_refusal(error.code, request.member_id)))
         return ticket
-    join = Join(request, context.version, client_of(context), ticket)
-    node.groups.carry_out(request.group_id, coordinator.join(join, node.clock.now_ms()))
+    node.groups.carry_out(request.group_id, coordinator.join(join, now_ms))
     return ticket
 
 

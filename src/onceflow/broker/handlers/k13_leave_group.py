@@ -1,15 +1,18 @@
 """LeaveGroup (13), v0-5: members go, and the others are rebalanced at once instead of after a timeout.
 
 v3 and newer name many members, static ones also by instance id alone, which is how an administrator removes them; each
-gets its own error.
+gets its own error. The answer comes when what it says is on disk; if the disk refuses it is 16 or 15, and a member of a
+consumer group is still one.
 """
 
 from __future__ import annotations
 
 from onceflow.broker.access import refusal
+from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
+from onceflow.group.coordinator import Coordinator
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.leave_group import (
     LeaveGroupRequest,
@@ -17,33 +20,44 @@ from onceflow.wire.messages.leave_group import (
     MemberIdentity,
     MemberResponse,
 )
+from onceflow.wire.schema import Message
 
 MANY_MEMBERS_FROM_VERSION = 3
 
 
-def handle(node: Node, context: Context, request: LeaveGroupRequest) -> LeaveGroupResponse:
+def handle(node: Node, context: Context, request: LeaveGroupRequest) -> Message | Deferred:
     denied = refusal(node, context, Operation.READ, Resource.GROUP, request.group_id)
     if denied:
-        return LeaveGroupResponse(error_code=denied)
+        return _refusal(denied)
     if not request.group_id:
-        return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    if context.version < MANY_MEMBERS_FROM_VERSION:
+        return _refusal(ErrorCode.INVALID_GROUP_ID)
+    names_many = context.version >= MANY_MEMBERS_FROM_VERSION
+    if not names_many:
         request.members = [MemberIdentity(member_id=request.member_id)]
-    answer = _leave(node, request)
-    if context.version < MANY_MEMBERS_FROM_VERSION and not answer.error_code:
-        answer.error_code = answer.members[0].error_code
-    return answer
-
-
-def _leave(node: Node, request: LeaveGroupRequest) -> LeaveGroupResponse:
     try:
-        members, effects = node.groups.coordinator_of(request.group_id).leave(request, node.clock.now_ms())
+        index = node.groups.index_of(request.group_id)
+        members = _leave(node, node.groups.coordinators[index], request)
+    except ProtocolError as error:
+        return _refusal(error.code)
+    code = ErrorCode.NONE if names_many else members[0].error_code
+    return node.groups.answer(index, LeaveGroupResponse(error_code=code, members=members), _refusal)
+
+
+def _leave(node: Node, coordinator: Coordinator, request: LeaveGroupRequest) -> list[MemberResponse]:
+    try:
+        members, effects = coordinator.leave(request, node.clock.now_ms())
     except ProtocolError as error:
         if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
-            return LeaveGroupResponse(error_code=error.code)
-        return LeaveGroupResponse(members=[_unknown(identity) for identity in request.members])
-    node.groups.carry_out(request.group_id, effects)
-    return LeaveGroupResponse(members=members)
+            raise
+        return [_unknown(identity) for identity in request.members]
+    refused = node.groups.carry_out(request.group_id, effects)
+    if refused:
+        raise ProtocolError(refused)
+    return members
+
+
+def _refusal(error: ErrorCode) -> LeaveGroupResponse:
+    return LeaveGroupResponse(error_code=error)
 
 
 def _unknown(identity: MemberIdentity) -> MemberResponse:

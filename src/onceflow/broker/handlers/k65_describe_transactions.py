@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from onceflow.broker.access import is_visible, refusal
+from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
@@ -16,11 +17,19 @@ from onceflow.wire.messages.describe_transactions import (
     TopicData,
     TransactionState,
 )
+from onceflow.wire.schema import Message
 
 
-def handle(node: Node, context: Context, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=[_describe(node, context, id) for id in request.transactional_ids]
+def handle(node: Node, context: Context, request: DescribeTransactionsRequest) -> Message | Deferred:
+    found = [_describe(node, context, id) for id in request.transactional_ids]
+    # What was read may have been decided a moment ago: nobody is told before it is on disk.
+    return node.transactions.answer(
+        DescribeTransactionsResponse(transaction_states=found),
+        lambda error: DescribeTransactionsResponse(
+            transaction_states=[
+                TransactionState(transactional_id=id, error_code=error) for id in request.transactional_ids
+            ]
+        ),
     )
 
 

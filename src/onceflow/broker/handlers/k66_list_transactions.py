@@ -6,6 +6,7 @@ By state, by producer id, by duration (v1, KIP-994) and by pattern (v2, KIP-1152
 from __future__ import annotations
 
 from onceflow.broker.access import is_visible
+from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
@@ -17,9 +18,10 @@ from onceflow.wire.messages.list_transactions import (
     ListTransactionsResponse,
     TransactionState,
 )
+from onceflow.wire.schema import Message
 
 
-def handle(node: Node, context: Context, request: ListTransactionsRequest) -> ListTransactionsResponse:
+def handle(node: Node, context: Context, request: ListTransactionsRequest) -> Message | Deferred:
     labels = {state.label for state in State}
     pattern = None
     if request.transactional_id_pattern:
@@ -29,7 +31,7 @@ def handle(node: Node, context: Context, request: ListTransactionsRequest) -> Li
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     states = set(request.state_filters) & labels
     started_before_ms = node.clock.now_ms() - request.duration_filter
-    return ListTransactionsResponse(
+    answer = ListTransactionsResponse(
         unknown_state_filters=[name for name in request.state_filters if name not in labels],
         transaction_states=[
             TransactionState(
@@ -45,3 +47,4 @@ def handle(node: Node, context: Context, request: ListTransactionsRequest) -> Li
             and is_visible(node, context, Resource.TRANSACTIONAL_ID, transactional_id)
         ],
     )
+    return node.transactions.answer(answer, lambda error: ListTransactionsResponse(error_code=error))
