@@ -9,6 +9,14 @@ Invariants:
 - `read_range` ends only when everything below `end` was seen or is known not to exist. What is gone raises `DataLost`,
   what is not there yet (an open transaction, no leader, a broker that restarts) is waited for, and after `patience_s`
   without any progress raises the reason. Never silence in place of records.
+- **The position moves by batches that were delivered, and by nothing else.** A batch that begins behind the position
+  says that nothing is left before it: a broker answers with the first batch at or after the offset. An answer without
+  batches says nothing, however often it comes: a broker with tiered storage gives one each time its remote read takes
+  too long. What compaction removed is always followed by a batch. The active segment is not cleaned, and of what is
+  cleaned the last batch stays, if need be without records (Kafka from 3.9 on, KAFKA-17076, and our broker). To a reader
+  of committed records the next batch may be invisible, since it belongs to an open transaction; then it is looked at
+  as a reader of everything, and if it begins at `end` or later, nothing is left before. Older Kafka can lose the end of
+  a compacted log to the cleaner; there nobody can tell, and that is an error (`NothingDelivered`).
 - Nothing here changes anything at the broker, so every question may be asked again.
 - Only leaders are asked, in versions of Fetch that only leaders answer: a follower may be behind, and its empty
   answer would look like the end.
@@ -53,6 +61,7 @@ __all__ = [
     "DataLost",
     "Fetched",
     "NotYet",
+    "NothingDelivered",
     "committed_offsets",
     "fetch",
     "list_offsets",
@@ -74,10 +83,6 @@ ROOM_MIN: Final = 64 * 1024
 BYTES_PER_OFFSET_GUESS: Final = 1024
 ROOM_FACTOR: Final = 1.25
 """How much more than the estimate is asked for, so that one answer usually brings the rest."""
-EMPTY_ANSWERS_BELIEVED: Final = 5
-"""Compaction may remove everything between an offset and the end of the log; then answers stay empty. But a single
-empty answer proves nothing: a broker with tiered storage gives one when its remote read takes too long."""
-
 _ABORT: Final = 0
 
 
@@ -98,6 +103,26 @@ class DataLost(ClientError):
 
 def _data_lost(message: str, place: TopicPartition, first: int, end: int) -> DataLost:
     return DataLost(message, place, first=first, end=end)
+
+
+class NothingDelivered(NotYet):
+    """The log has these offsets by its own account, and the broker answers without records for them. Nothing says that
+    they are lost, nor that there were none: who skips them does so on their own responsibility."""
+
+    def __init__(self, message: str, place: TopicPartition, *, position: int, end: int) -> None:
+        super().__init__(message)
+        self.place = place
+        self.position = position
+        """From here on nothing came."""
+        self.end = end
+        """Where the range ends that was asked for."""
+
+    def __reduce__(self) -> tuple[Callable[..., NothingDelivered], tuple[object, ...]]:
+        return _nothing_delivered, (str(self), self.place, self.position, self.end)
+
+
+def _nothing_delivered(message: str, place: TopicPartition, position: int, end: int) -> NothingDelivered:
+    return NothingDelivered(message, place, position=position, end=end)
 
 
 # --- one fetch
@@ -247,14 +272,12 @@ class _RangeReader:
         self._fetch_bytes = fetch_bytes
         self._bytes_per_offset: float = BYTES_PER_OFFSET_GUESS
         self._leader: int | None = None
-        self._empty_answers = 0
 
     def step(self) -> list[Batch]:
         """The visible batches of one fetch, perhaps none. Raises `NotYet` if there is nothing to go on with."""
         fetched = self._fetch()
         if not fetched.batches:
             return self._without_batches(fetched)
-        self._empty_answers = 0
         position = self.position
         self._advance(fetched.batches)
         visible = CommittedFilter(fetched.aborted).visible(fetched.batches)
@@ -264,7 +287,8 @@ class _RangeReader:
             if header.count and header.base_offset < self._end and header.last_offset >= position
         ]
 
-    def _fetch(self) -> Fetched:
+    def _fetch(self, *, everything: bool = False) -> Fetched:
+        """At the position. `everything`: also what is not committed, and no more than the first batch of it."""
         try:
             if self._leader is None:
                 [self._leader] = leaders_of(self._cluster, [self._place])
@@ -273,8 +297,8 @@ class _RangeReader:
                 *self._place,
                 self.position,
                 leader=self._leader,
-                read_committed=self._read_committed,
-                max_bytes=self._room(),
+                read_committed=self._read_committed and not everything,
+                max_bytes=1 if everything else self._room(),
                 wait_ms=WAIT_MS,
             )
         except ClientError as problem:
@@ -297,12 +321,20 @@ class _RangeReader:
 
     def _without_batches(self, fetched: Fetched) -> list[Batch]:
         readable = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
+        if fetched.log_start > self.position:
+            self._raise_if_lost()
         if readable >= self._end:
-            self._empty_answers += 1
-            if self._empty_answers >= EMPTY_ANSWERS_BELIEVED:
+            if readable < fetched.high_watermark and self._goes_on_behind_the_end():
                 self.position = self._end
                 return []
-            raise NotYet(f"no records come from {self._name}, where offset {self.position} should be")
+            raise NothingDelivered(
+                f"no records of {self._name} came from offset {self.position} on, though its log ends at "
+                f"{fetched.high_watermark}: the broker answers without records, as while a read from remote (tiered) "
+                "storage takes too long. Nothing was skipped; another start begins with the same offsets",
+                self._place,
+                position=self.position,
+                end=self._end,
+            )
         if fetched.high_watermark >= self._end:
             raise NotYet(
                 f"the offsets of {self._name} below {self._end} cannot all be read yet: from {readable} on there is "
@@ -311,6 +343,11 @@ class _RangeReader:
         self._leader = None
         self._raise_if_lost()
         raise NotYet(f"the leader of {self._name} is not ready to serve all offsets below {self._end}")
+
+    def _goes_on_behind_the_end(self) -> bool:
+        """Whether the first batch from the position on, visible or not, begins behind the range."""
+        batches = self._fetch(everything=True).batches
+        return bool(batches) and batches[0][0].base_offset >= self._end
 
     def _raise_out_of_range(self) -> None:
         self._raise_if_lost()

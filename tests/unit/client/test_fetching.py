@@ -15,6 +15,7 @@ from onceflow.client.connection import ApiMissing, NoAnswer
 from onceflow.client.fetching import (
     CommittedFilter,
     DataLost,
+    NothingDelivered,
     NotYet,
     committed_offsets,
     fetch,
@@ -74,6 +75,8 @@ class Log:
         self.first = 0
         self.end = read_header(batches[-1]).last_offset + 1 if batches else 0
         self.stable: int | None = None
+        self.withheld: int | None = None
+        """Readers of committed records are given nothing from this offset on."""
         self.asked: list[int] = []
         """The offsets of all fetches."""
 
@@ -83,6 +86,9 @@ class Log:
         if not self.first <= asked.fetch_offset <= self.end:
             return answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=-1)
         found = [each for each in self.batches if read_header(each).last_offset >= asked.fetch_offset]
+        if request.isolation_level == 1:
+            limit = min(each for each in (self.end, self.stable, self.withheld) if each is not None)
+            found = [each for each in found if read_header(each).base_offset < limit]
         return answer(
             high_watermark=self.end,
             last_stable_offset=self.end if self.stable is None else self.stable,
@@ -264,14 +270,73 @@ def test_batches_that_compaction_emptied_are_left_out(cluster: Cluster, serve: C
     assert read(cluster, 0, 7) == [[5]]
 
 
-def test_a_tail_that_compaction_removed_is_believed_after_several_empty_answers(
-    cluster: Cluster, serve: Callable[[Log], Log], monkeypatch: pytest.MonkeyPatch
+def test_empty_answers_are_not_taken_for_the_end_however_many_come(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a broker answers while its read from remote storage takes too long."""
+    monkeypatch.setattr(offsets, "BACKOFF_S", 0.001)
+    log = serve(Log(data(0), data(2)))
+    answered_late(broker, log, *[lambda: answer(high_watermark=4, last_stable_offset=4)] * 12)
+    assert read(cluster, 0, 4) == [[0, 2]]
+
+
+@pytest.mark.parametrize("read_committed", [True, False])
+def test_records_that_never_come_are_an_error_after_the_time_limit(
+    cluster: Cluster, serve: Callable[[Log], Log], monkeypatch: pytest.MonkeyPatch, read_committed: bool
 ) -> None:
     monkeypatch.setattr(offsets, "BACKOFF_S", 0.001)
     log = serve(Log(data(0)))
     log.end = 10
+    lists = read_range(cluster, *ORDERS, 0, 10, read_committed=read_committed, patience_s=0.3)
+    assert [header.base_offset for header, _ in next(lists)] == [0]
+    with pytest.raises(NothingDelivered, match=r"no records of orders-0 came from offset 2 on, .* log ends at 10") as late:
+        next(lists)
+    assert log.asked.count(2) > 5
+    assert (late.value.place, late.value.position, late.value.end) == (ORDERS, 2, 10)
+
+
+def test_what_was_never_delivered_can_be_told_to_another_process() -> None:
+    late = pickle.loads(pickle.dumps(NothingDelivered("silence", ORDERS, position=3, end=9)))
+    assert (str(late), late.place, late.position, late.end) == ("silence", ORDERS, 3, 9)
+
+
+def test_a_tail_that_compaction_removed_is_passed_by_the_empty_batch_that_is_left_of_it(
+    cluster: Cluster, serve: Callable[[Log], Log]
+) -> None:
+    """Kafka's cleaner keeps the last batch of what it cleans, without its records (KAFKA-17076), and so does ours."""
+    log = serve(Log(data(0), build_batch([], base_offset=2, last_offset_delta=7)))
     assert read(cluster, 0, 10) == [[0]]
-    assert log.asked == [0, 2, 2, 2, 2, 2]
+    assert log.asked == [0]
+
+
+def test_a_tail_that_compaction_removed_before_an_open_transaction_is_passed_by_the_batch_behind_it(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
+) -> None:
+    """A reader of committed records is not given what is open; that it begins behind the range is proof enough."""
+    log = serve(Log(data(0), data(10, producer_id=7, transactional=True)))
+    log.stable = 10
+    assert read(cluster, 0, 8) == [[0]]
+    assert [request.isolation_level for request in broker.requests(FetchRequest)] == [1, 1, 0]
+
+
+def test_an_open_transaction_inside_of_the_range_is_no_proof_that_the_rest_was_removed(
+    cluster: Cluster, serve: Callable[[Log], Log]
+) -> None:
+    log = serve(Log(data(0), data(2), data(10, producer_id=7, transactional=True)))
+    log.stable = 10
+    log.withheld = 2
+    with pytest.raises(NothingDelivered):
+        read(cluster, 0, 8, patience_s=0.1)
+
+
+def test_an_answer_without_records_from_a_log_that_begins_later_is_lost_data(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
+) -> None:
+    log = serve(Log(data(6)))
+    log.first = 6
+    broker.on(FetchRequest, lambda _: answer(high_watermark=8, last_stable_offset=8, log_start_offset=6))
+    with pytest.raises(DataLost, match="offsets 2 to 5 of orders-0 are gone"):
+        read(cluster, 2, 8, patience_s=0.1)
 
 
 def test_an_empty_answer_now_and_then_does_not_end_the_range(
