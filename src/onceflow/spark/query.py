@@ -8,7 +8,6 @@ sources whose offsets look different are not Kafka's and have no part in the boo
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from onceflow.client.cluster import TopicPartition
 from onceflow.errors import ConfigError
+from onceflow.spark.planning import offsets_in
 
 __all__ = ["MicroBatch", "running_batch"]
 
@@ -125,18 +125,7 @@ def _logged(entry: Any) -> Iterable[str | None]:
 
 def _offsets(text: str | None) -> dict[TopicPartition, int]:
     """Kafka's offsets, or nothing if they are somebody else's."""
-    try:
-        value = json.loads(text or "{}")
-        if not isinstance(value, dict):
-            return {}
-        return {
-            (topic, int(number)): at
-            for topic, partitions in value.items()
-            for number, at in partitions.items()
-            if isinstance(at, int)
-        }
-    except (ValueError, AttributeError):
-        return {}
+    return offsets_in(text)
 
 
 def _merge(into: dict[TopicPartition, int], more: Mapping[TopicPartition, int]) -> None:
