@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 
 import onceflow
+from onceflow.client import offsets
+from onceflow.client.admin import TopicMissingError
 from onceflow.client.cluster import Cluster, Refused
 from onceflow.client.fetching import (
     EARLIEST,
     LATEST,
     DataLost,
     NotYet,
+    TopicRecreated,
     committed_offsets,
     fetch,
     list_offsets,
     read_range,
 )
 from onceflow.client.settings import ClientSettings
+from onceflow.client.topic_ids import to_text
 from onceflow.errors import ErrorCode
 from onceflow.spark.decoding import to_arrow
 from onceflow.wire.compression import Codec
 from onceflow.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from onceflow.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from onceflow.wire.records import read_records
 from tests.conformance.conftest import RunningBroker, started
 from tests.support.apache_kafka import ApacheKafka
-from tests.support.raw import Wire, batch
+from tests.support.raw import Wire, batch, now_ms
 from tests.support.raw_groups import commit
 from tests.support.raw_transactions import TransactionalProducer
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -41,12 +49,12 @@ def cluster(broker: RunningBroker) -> Iterator[Cluster]:
 
 
 def values(cluster: Cluster, topic: str, start: int, end: int, **settings: Any) -> list[str]:
-    """The values in a range, through the columns that Spark gets."""
+    """The values in a range, through the columns that Spark gets; of a tombstone ""."""
     found = [
         to_arrow(batches, start, end, topic=topic, partition=0, include_headers=False)
         for batches in read_range(cluster, topic, 0, start, end, **settings)
     ]
-    return [value.decode() for each in found if each is not None for value in each.column("value").to_pylist()]
+    return [(value or b"").decode() for each in found if each is not None for value in each.column("value").to_pylist()]
 
 
 def leader(cluster: Cluster, topic: str) -> int:
@@ -114,6 +122,117 @@ def test_records_that_were_never_written_are_lost_data(cluster: Cluster, ten: st
         values(cluster, ten, 0, 12)
     with pytest.raises(DataLost, match=r"offsets 20 to 29 of .* do not exist: its log ends at 10"):
         values(cluster, ten, 20, 30)
+
+
+# --- compaction
+
+
+def compacted_topic(wire: Wire, name: str) -> str:
+    """Every batch that is a second later than the one before begins a segment; what is sealed is soon cleaned."""
+    wire.create_topic(
+        name,
+        cleanup_policy="compact",
+        segment_ms="500",
+        min_cleanable_dirty_ratio="0.0",
+        delete_retention_ms="0",
+        min_compaction_lag_ms="0",
+    )
+    return name
+
+
+def write_at(wire: Wire, topic: str, second: int, *values: str | None, key: bytes = b"k") -> None:
+    """Of so many seconds after some time in the past."""
+    at_ms = now_ms() - 600_000 + 1000 * second
+    whole = batch(*values, key=key, timestamps=[at_ms] * len(values))
+    assert wire.produce(topic, whole).error_code == ErrorCode.NONE
+
+
+def compacted(cluster: Cluster, wire: Wire, topic: str, seconds: Iterator[int]) -> int:
+    """Writes a key and deletes it, and waits until nothing is left of it. Returns where that ends."""
+    for value in ("0", "1", "2", "3", None):
+        write_at(wire, topic, next(seconds), value, value)
+    end = wire.end(topic)
+
+    def is_clean() -> bool:
+        write_at(wire, topic, next(seconds), "later", key=b"other")  # there has to be something to clean
+        return values(cluster, topic, 0, end, read_committed=False, patience_s=5) == []
+
+    eventually(is_clean, "compaction has removed the key", timeout_s=60, every_s=0.3)
+    return end
+
+
+@pytest.mark.daily_on_kafka
+@pytest.mark.parametrize("read_committed", [True, False])
+def test_a_compacted_topic_is_read_to_every_end_without_waiting(
+    cluster: Cluster, wire: Wire, new_name: Callable[[], str], read_committed: bool
+) -> None:
+    topic = compacted_topic(wire, new_name())
+    end = compacted(cluster, wire, topic, count())
+    for until in range(1, end + 1):
+        for start in (0, until - 1):
+            assert values(cluster, topic, start, until, read_committed=read_committed, patience_s=0) == []
+    last = wire.end(topic)
+    assert values(cluster, topic, 0, last, read_committed=read_committed, patience_s=0)[-1] == "later"
+
+
+@pytest.mark.daily_on_kafka
+def test_what_compaction_removed_before_an_open_transaction_is_read_to_its_end(
+    cluster: Cluster, broker: RunningBroker, wire: Wire, new_name: Callable[[], str]
+) -> None:
+    topic = compacted_topic(wire, new_name())
+    seconds = count()
+    end = compacted(cluster, wire, topic, seconds)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": new_name()})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, "open", key="open")
+    assert producer.flush(30) == 0
+    stable = wire.stable_end(topic)
+    assert end <= stable < wire.end(topic)
+    assert values(cluster, topic, 0, end, patience_s=0) == []
+    assert values(cluster, topic, 0, stable, patience_s=0)[-1] == "later"
+    producer.abort_transaction(30)
+
+
+# --- topics that were created anew
+
+
+def deleted(wire: Wire, cluster: Cluster, topic: str) -> None:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=10_000)
+    assert wire.ask(request).responses[0].error_code == ErrorCode.NONE
+
+    def is_gone() -> bool:
+        try:
+            cluster.topics([topic])
+        except TopicMissingError:
+            return True
+        return False
+
+    eventually(is_gone, "the topic is deleted")
+
+
+@pytest.mark.daily_on_kafka
+def test_another_topic_under_the_same_name_is_not_read(
+    cluster: Cluster, wire: Wire, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "MISSING_PATIENCE_S", 0.2)
+    topic = new_name()
+    old = to_text(wire.create_topic(topic))
+    wire.produce(topic, batch("0", "1"))
+    assert values(cluster, topic, 0, 2, topic_id=old) == ["0", "1"]
+    under_way = read_range(cluster, topic, 0, 0, 4)
+    next(under_way)
+    deleted(wire, cluster, topic)
+    with pytest.raises(TopicMissingError, match="there is no topic"):
+        values(cluster, topic, 0, 2, topic_id=old)
+    new = to_text(wire.create_topic(topic))
+    wire.produce(topic, batch("a", "b", "c", "d"))
+    sentence = rf"topic '{topic}' was deleted and created again: its id was {old} and is {new} now"
+    with pytest.raises(TopicRecreated, match=sentence):
+        values(cluster, topic, 0, 2, topic_id=old)
+    with pytest.raises(TopicRecreated, match=sentence):
+        next(under_way)
+    assert values(cluster, topic, 0, 4, topic_id=new) == ["a", "b", "c", "d"]
 
 
 # --- transactions

@@ -76,15 +76,68 @@ def test_records_that_are_deleted_while_it_runs_are_an_error(topic: Topic, lande
     assert landed.count() == 20
 
 
-def test_a_topic_that_was_created_anew_is_an_error(topic: Topic, landed: Landed) -> None:
-    topic.write(20)
-    topic.consume(landed.url)
+def recreate(topic: Topic) -> None:
     admin = Admin(ClientSettings(bootstrap=topic.bootstrap))
     admin.delete(topic.name)
     eventually(lambda: topic.name not in [each.name for each in admin.topics()], "the topic is gone")
     admin.create(topic.name, partitions=2, replication_factor=1)
-    with pytest.raises(DataLossError, match=r"-0 ends at offset 0, and everything before 10 was read already"):
+
+
+@pytest.mark.daily_on_kafka
+@pytest.mark.parametrize("grown", [0, 60])
+def test_a_topic_that_was_created_anew_is_an_error_however_long_it_is(topic: Topic, landed: Landed, grown: int) -> None:
+    topic.write(20)
+    topic.consume(landed.url)
+    recreate(topic)
+    topic.write(grown)
+    with pytest.raises(
+        DataLossError, match=rf"topic '{topic.name}' was deleted and created again: its id was .* group"
+    ):
         topic.consume(landed.url)
+    assert landed.count() == 20
+    topic.consume(landed.url, fail_on_data_loss=False)
+    landed.check(topic)  # the new one from its beginning
+    topic.write(10)
+    topic.consume(landed.url)
+    landed.check(topic)
+
+
+@pytest.mark.daily_on_kafka
+def test_a_topic_that_is_created_anew_while_it_runs_is_noticed(topic: Topic, landed: Landed) -> None:
+    topic.write(20)
+    caught: list[Exception] = []
+    stop = threading.Event()
+
+    def consume() -> None:
+        try:
+            topic.consume(landed.url, until_now=False, stop=stop)
+        except (DataLossError, TopicMissingError) as problem:  # it may be seen while it is gone
+            caught.append(problem)
+
+    running = threading.Thread(target=consume)
+    running.start()
+    try:
+        eventually(lambda: landed.count() == 20, "everything is there", timeout_s=60)
+        recreate(topic)
+        topic.write(60)
+        eventually(lambda: caught, "it has ended with an error", timeout_s=60)
+    finally:
+        stop.set()
+        running.join(60)
+    with pytest.raises(DataLossError, match="was deleted and created again"):
+        topic.consume(landed.url)
+
+
+def test_a_group_from_before_topics_had_ids_goes_on_and_gets_them(topic: Topic, landed: Landed) -> None:
+    topic.write(20)
+    topic.consume(landed.url)
+    landed.execute("DROP TABLE onceflow_topics")
+    topic.write(10)
+    topic.consume(landed.url)
+    landed.check(topic)
+    [(group, name, topic_id)] = landed.execute("SELECT group_id, topic, topic_id FROM onceflow_topics")
+    assert (group, name) == (topic.name, topic.name)
+    assert {topic.name: topic_id} == Admin(ClientSettings(bootstrap=topic.bootstrap)).topic_ids([topic.name])
 
 
 def test_a_topic_that_does_not_exist_is_an_error(

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StringType, StructType
 
 import onceflow
+from onceflow.client import fetching
 from onceflow.client.admin import TopicMissingError
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 from onceflow.spark.options import SourceOptions
-from onceflow.spark.planning import lag
+from onceflow.spark.planning import from_json, lag
 from onceflow.spark.positions import Positions, connected, disconnect
 from onceflow.spark.source import DataLossError, KafkaSource, StreamReader, register
 from tests.support.brokers import RunningBroker
@@ -28,7 +32,7 @@ from tests.support.waiting import eventually
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 Row = tuple[Any, ...]
-Offsets = dict[str, dict[str, int]]
+Offsets = dict[str, dict[str, Any]]
 
 
 class Kafka:
@@ -44,6 +48,11 @@ class Kafka:
         new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=kept)
         self.admin.create_topics([new])[topic].result(30)
         return topic
+
+    def recreate(self, topic: str) -> None:
+        """Another topic under the same name."""
+        self.admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+        self.create(topic)
 
     def grow(self, topic: str, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
@@ -307,6 +316,55 @@ def test_where_a_stream_began_survives_a_crash_in_its_first_batch(
     assert seen() == ["after"]
 
 
+@pytest.mark.daily_on_kafka
+def test_a_topic_that_was_created_anew_ends_the_stream_or_is_read_from_its_beginning(
+    kafka: Kafka,
+    new_name: Callable[[], str],
+    tmp_path: Path,
+    run: Callable[..., list[Any]],
+    seen: Callable[[], list[str]],
+) -> None:
+    topic = kafka.create(new_name())
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    kafka.send(topic, ["a0", "a1"])
+    run(**options)
+    kafka.send(topic, ["a2"])
+    without_topic_ids(tmp_path / "checkpoint")  # as it was before there were any
+    run(**options)
+    old = topic_id_in(tmp_path / "checkpoint", topic)
+    kafka.recreate(topic)
+    kafka.send(topic, [f"b{number}" for number in range(6)])  # it has grown past the old offset
+    sentence = rf"topic '{topic}' was deleted and created again: its id was {old} and is .* failOnDataLoss=false"
+    with pytest.raises(StreamingQueryException, match=sentence):
+        run(**options)
+    assert seen() == ["a0", "a1", "a2"]
+    run(**options, failOnDataLoss=False)
+    assert sorted(seen()) == ["a0", "a1", "a2", "b0", "b1", "b2", "b3", "b4", "b5"]
+    assert topic_id_in(tmp_path / "checkpoint", topic) != old
+    kafka.send(topic, ["b6"])
+    run(**options)
+    assert sorted(seen())[-1] == "b6"
+
+
+def logged_offsets(checkpoint: Path) -> list[Path]:
+    return sorted(
+        (each for each in (checkpoint / "offsets").iterdir() if each.name.isdigit()), key=lambda p: int(p.name)
+    )
+
+
+def topic_id_in(checkpoint: Path, topic: str) -> str:
+    offsets = json.loads(logged_offsets(checkpoint)[-1].read_text().splitlines()[-1])
+    return str(offsets["@topic_ids"][topic])
+
+
+def without_topic_ids(checkpoint: Path) -> None:
+    for each in logged_offsets(checkpoint):
+        *head, offsets = each.read_text().splitlines()
+        old = {topic: of for topic, of in json.loads(offsets).items() if not topic.startswith("@")}
+        each.write_text("\n".join([*head, json.dumps(old)]))
+        each.with_name(f".{each.name}.crc").unlink(missing_ok=True)
+
+
 def test_records_that_were_deleted_end_the_query_or_are_left_out(
     spark: SparkSession, kafka: Kafka, new_name: Callable[[], str]
 ) -> None:
@@ -388,7 +446,7 @@ def test_a_stream_picks_up_topics_that_match_its_pattern(kafka: Kafka, new_name:
     assert rows_until(reader, start, first) == [b"a"]
     kafka.send(kafka.create(f"{name}.b"), ["b"])
     second = reader.latestOffset(first, reader.getDefaultReadLimit())
-    assert second == {f"{name}.a": {"0": 1}, f"{name}.b": {"0": 1}}
+    assert from_json(second) == {(f"{name}.a", 0): 1, (f"{name}.b", 0): 1}
     assert rows_until(reader, first, second) == [b"b"]
     reader.stop()
 
@@ -408,6 +466,68 @@ def test_a_stream_that_lost_records_ends_or_goes_on_with_what_is_there(
     lenient.stop()
 
 
+def values_of(reader: DataSourceReader, work: Iterable[InputPartition]) -> list[bytes | None]:
+    return [value for each in work for batch in reader.read(each) for value in batch.column("value").to_pylist()]  # type: ignore[union-attr]
+
+
+@pytest.mark.daily_on_kafka
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_a_topic_that_is_created_anew_between_plan_and_task_is_not_read_in_place_of_the_old_one(
+    kafka: Kafka, new_name: Callable[[], str], loss: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka.create(new_name())
+    kafka.send(topic, ["old"] * 3)
+    options = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": loss}
+    stream = stream_reader(kafka, **options)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    source = KafkaSource({"kafka.bootstrap.servers": kafka.bootstrap, **options})
+    batch = source.reader(source.schema())  # type: ignore[arg-type]
+    planned: list[tuple[Any, Any]] = [(stream, stream.partitions(start, end)), (batch, batch.partitions())]
+    kafka.recreate(topic)
+    kafka.send(topic, ["new"] * 5)
+    for reader, work in planned:
+        if loss == "true":
+            with pytest.raises(DataLossError, match=f"topic '{topic}' was deleted and created again"):
+                values_of(reader, work)
+        else:
+            assert values_of(reader, work) == []
+            assert f"topic '{topic}' was deleted and created again" in caplog.text
+        caplog.clear()
+    stream.stop()
+
+
+@pytest.mark.daily_on_kafka
+def test_answers_without_records_are_an_error_or_a_warning_and_never_the_end(
+    kafka: Kafka, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka.create(new_name())
+    kafka.send(topic, ["0", "1", "2"])
+    options = {"subscribe": topic, "startingOffsets": "earliest", "kafkaConsumer.pollTimeoutMs": "500"}
+    strict, lenient = (stream_reader(kafka, **options, failOnDataLoss=loss) for loss in ("true", "false"))
+    start, end = strict.initialOffset(), strict.latestOffset(strict.initialOffset(), strict.getDefaultReadLimit())
+    whole = fetching.fetch
+    with monkeypatch.context() as patched:
+        patched.setattr(fetching, "fetch", lambda *given, **named: replace(whole(*given, **named), batches=[]))
+        with pytest.raises(DataLossError, match=rf"no records of {topic}-0 came from offset 0 on, .* log ends at 3"):
+            rows_until(strict, start, end)
+        assert rows_until(lenient, start, end) == []
+        assert f"no records of {topic}-0 came from offset 0 on" in caplog.text
+    assert rows_until(strict, start, end) == [b"0", b"1", b"2"]
+    strict.stop()
+
+
+def test_starting_offsets_may_say_of_which_topic_they_are(kafka: Kafka, new_name: Callable[[], str]) -> None:
+    topic = kafka.create(new_name())
+    kafka.send(topic, ["0", "1"])
+    given = stream_reader(kafka, subscribe=topic).initialOffset()
+    assert stream_reader(kafka, subscribe=topic, startingOffsets=json.dumps(given)).initialOffset() == given
+    kafka.recreate(topic)
+    kafka.send(topic, ["a"] * 5)
+    with pytest.raises(ConfigError, match=f"the offsets are of a topic '{topic}' with the id .*created again"):
+        stream_reader(kafka, subscribe=topic, startingOffsets=json.dumps(given)).initialOffset()
+
+
 def test_a_topic_that_is_not_there_is_named(kafka: Kafka, new_name: Callable[[], str]) -> None:
     name = new_name()
     with pytest.raises(TopicMissingError, match=f"there is no topic '{name}'"):
@@ -421,9 +541,9 @@ def test_committed_goes_on_at_the_offsets_of_the_group(kafka: Kafka, new_name: C
     topic, app = kafka.create(new_name(), partitions=2), new_name()
     kafka.send(topic, ["0", "1", "2"])
     options = {"subscribe": topic, "startingOffsets": "committed", "kafka.group.id": app}
-    assert stream_reader(kafka, **options).initialOffset() == {topic: {"0": 0, "1": 0}}
+    assert from_json(stream_reader(kafka, **options).initialOffset()) == {(topic, 0): 0, (topic, 1): 0}
     kafka.commit(app, topic, 2)
-    assert stream_reader(kafka, **options).initialOffset() == {topic: {"0": 2, "1": 0}}
+    assert from_json(stream_reader(kafka, **options).initialOffset()) == {(topic, 0): 2, (topic, 1): 0}
 
 
 def test_a_topic_that_was_deleted_is_left_out_if_data_may_be_lost(kafka: Kafka, new_name: Callable[[], str]) -> None:
@@ -434,7 +554,7 @@ def test_a_topic_that_was_deleted_is_left_out_if_data_may_be_lost(kafka: Kafka, 
     kafka.admin.delete_topics([deleted])[deleted].result(30)
     kafka.send(kept, ["x"])
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    assert end == {kept: {"0": 1}}
+    assert from_json(end) == {(kept, 0): 1}
     assert rows_until(reader, start, end) == [b"x"]
     reader.stop()
 

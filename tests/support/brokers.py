@@ -28,6 +28,8 @@ SETTINGS: Mapping[str, int] = {
     "group.min.session.timeout.ms": 1000,
     "group.consumer.session.timeout.ms": 2000,
     "group.consumer.heartbeat.interval.ms": 200,
+    # Compacted topics are looked at every 15 s.
+    "log.cleaner.backoff.ms": 500,
 }
 T = TypeVar("T")
 

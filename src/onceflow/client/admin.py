@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,12 +92,27 @@ class Admin:
             raise ClientError(f"topic {name!r} has partitions without a leader: the broker is starting or incomplete")
         return _topic(name, found)
 
+    def topic_ids(self, names: Collection[str]) -> dict[str, str]:
+        """As Kafka prints them. Raises `TopicMissingError` if a topic is not there."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        try:
+            return {name: _topic_id(found.topic_id) for name, found in self._described(names).items()}
+        except KafkaException as problem:
+            if problem.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+                raise TopicMissingError(
+                    f"of the topics {', '.join(sorted(names))} not all are there at {self._settings.bootstrap}"
+                ) from None
+            with translated("asking for the ids of topics"):
+                raise
+
     def describe(self, names: Iterable[str]) -> list[TopicDescription]:
         """Everything about these topics, in this order. Raises `TopicMissingError` if one is not there."""
         topics = [self.topic(name) for name in names]
         if not topics:
             return []
-        ids = self._ids(topics)
+        with translated("describing topics"):
+            ids = self._described([topic.name for topic in topics])
         offsets = self.offsets((topic.name, partition) for topic in topics for partition in topic.partitions)
         configs = self._configs(topics)
         return [
@@ -225,14 +240,12 @@ class Admin:
                 f"somebody listens at {self._settings.bootstrap}, but not a Kafka broker it seems: {reason}"
             ) from None
 
-    def _ids(self, topics: list[Topic]) -> dict[str, Any]:
+    def _described(self, names: Collection[str]) -> dict[str, Any]:
+        """Raises what librdkafka does."""
         from confluent_kafka import TopicCollection
 
-        with translated("describing topics"):
-            futures = self._client.describe_topics(
-                TopicCollection([topic.name for topic in topics]), request_timeout=self._settings.timeout_s
-            )
-            return {name: future.result() for name, future in futures.items()}
+        futures = self._client.describe_topics(TopicCollection(list(names)), request_timeout=self._settings.timeout_s)
+        return {name: future.result() for name, future in futures.items()}
 
     def _configs(self, topics: list[Topic]) -> dict[str, dict[str, str]]:
 

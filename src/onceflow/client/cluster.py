@@ -12,10 +12,11 @@ one (of the bootstrap addresses, and of those that the cluster named) when a bro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
 
 from onceflow.client.addresses import Address
 from onceflow.client.admin import TopicMissingError
@@ -27,7 +28,18 @@ from onceflow.errors import ConfigError, ErrorCode
 from onceflow.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest
 from onceflow.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 
-__all__ = ["NOT_YET", "Cluster", "Node", "Refused", "TopicPartition", "error_name", "patiently", "refuse"]
+__all__ = [
+    "NOT_YET",
+    "Cluster",
+    "Leader",
+    "Node",
+    "Refused",
+    "TopicLayout",
+    "TopicPartition",
+    "error_name",
+    "patiently",
+    "refuse",
+]
 
 TopicPartition = tuple[str, int]
 T = TypeVar("T")
@@ -65,6 +77,23 @@ class Node:
 
     def __str__(self) -> str:
         return f"broker {self.id} at {self.address}"
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, and in which term of office: a broker answers only for a term that it knows."""
+
+    node: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class TopicLayout:
+    """A topic, as the cluster describes it."""
+
+    id: UUID | None
+    """None: the broker is too old to know topic ids."""
+    leaders: Mapping[int, Leader | None]
+    """By partition; None if it has no leader just now."""
 
 
 class Cluster:
@@ -127,9 +156,9 @@ class Cluster:
         Raises `TopicMissingError` if a topic that was named is not there.
         """
         return {
-            (topic.name or "", partition.partition_index): partition.leader_id if partition.leader_id >= 0 else None
-            for topic in self._metadata(None if topics is None else list(topics))
-            for partition in topic.partitions
+            (topic, partition): None if leader is None else leader.node
+            for topic, layout in self.topics(topics).items()
+            for partition, leader in layout.leaders.items()
         }
 
     def cluster_id(self) -> str:
@@ -139,6 +168,22 @@ class Cluster:
         if self._cluster_id is None:
             raise ClientError(f"the broker at {self._entrance} does not say which cluster it belongs to")
         return self._cluster_id
+
+    def topics(self, names: Collection[str] | None = None) -> dict[str, TopicLayout]:
+        """These topics, or all. Raises `TopicMissingError` if one that was named is not there."""
+        found = {
+            topic.name or "": TopicLayout(
+                topic.topic_id,
+                {
+                    each.partition_index: Leader(each.leader_id, each.leader_epoch) if each.leader_id >= 0 else None
+                    for each in topic.partitions
+                },
+            )
+            for topic in self._metadata(None if names is None else list(names))
+        }
+        if missing := [name for name in names or () if name not in found]:
+            raise TopicMissingError(f"the broker at {self._entrance} says nothing about topic {missing[0]!r}")
+        return found
 
     def transaction_coordinator(self, transactional_id: str) -> Node:
         return self._coordinators([transactional_id], TRANSACTION_KEY)[transactional_id]

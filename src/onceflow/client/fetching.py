@@ -9,9 +9,24 @@ Invariants:
 - `read_range` ends only when everything below `end` was seen or is known not to exist. What is gone raises `DataLost`,
   what is not there yet (an open transaction, no leader, a broker that restarts) is waited for, and after `patience_s`
   without any progress raises the reason. Never silence in place of records.
+- **The position moves by batches that were delivered, and by nothing else.** A batch that begins behind the position
+  says that nothing is left before it: a broker answers with the first batch at or after the offset. An answer without
+  batches says nothing, however often it comes: a broker with tiered storage gives one each time its remote read takes
+  too long. What compaction removed is always followed by a batch. The active segment is not cleaned, and of what is
+  cleaned the last batch stays, if need be without records (Kafka from 3.9 on, KAFKA-17076, and our broker). To a reader
+  of committed records the next batch may be invisible, since it belongs to an open transaction; then it is looked at
+  as a reader of everything, and if it begins at `end` or later, nothing is left before. Older Kafka can lose the end of
+  a compacted log to the cleaner; there nobody can tell, and that is an error (`NothingDelivered`).
 - Nothing here changes anything at the broker, so every question may be asked again.
-- Only leaders are asked, in versions of Fetch that only leaders answer: a follower may be behind, and its empty
-  answer would look like the end.
+- **A range is of one topic, not of a name.** Topics are named by id in the request itself (Fetch 13, KIP-516): the id
+  that the caller gives, or the one that the topic had when the reading began. So what is read is never of another topic
+  that got the name since; that raises `TopicRecreated`. To ask for ids by Metadata before and after would not do: that
+  is answered by any broker, which may not know yet. It may also know less than the caller, so another id has to stay
+  for a moment before it is believed, as a topic that is missing has.
+- The leader is asked, with the epoch in which it leads (KIP-320). From version 11 on followers answer too (KIP-392),
+  but a broker that has become a follower knows a newer epoch, and refuses. A leader may send its readers to a follower,
+  and they go: that one may be behind, but silence is never taken for the end. `fetch` without a topic id uses
+  version 10, which only leaders answer.
 - What a reader of committed records sees is decided by Kafka's rule (`CompletedFetch` of its consumer): a data batch
   of a transaction is skipped from the first offset in the list of aborted ones to the producer's abort marker.
 - Checksums of data batches are left to whoever opens them; those of markers are checked here, since they decide.
@@ -23,8 +38,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
-from onceflow.client.cluster import Cluster, Refused, TopicPartition, refuse
+from onceflow.client.admin import TopicMissingError
+from onceflow.client.cluster import Cluster, Leader, Refused, TopicPartition, refuse
 from onceflow.client.offsets import (
     EARLIEST,
     LATEST,
@@ -33,11 +50,11 @@ from onceflow.client.offsets import (
     READ_UNCOMMITTED,
     NotYet,
     committed_offsets,
-    leaders_of,
     list_offsets,
     persistently,
 )
 from onceflow.client.problems import ClientError
+from onceflow.client.topic_ids import TopicRecreated, from_text, to_text
 from onceflow.errors import CorruptLog, ErrorCode, MalformedMessage
 from onceflow.wire import batch as wire_batch
 from onceflow.wire.batch import BatchHeader
@@ -53,6 +70,8 @@ __all__ = [
     "DataLost",
     "Fetched",
     "NotYet",
+    "NothingDelivered",
+    "TopicRecreated",
     "committed_offsets",
     "fetch",
     "list_offsets",
@@ -66,7 +85,8 @@ FETCH_BYTES: Final = 4 * 1024 * 1024
 """Per answer: 40,000 records of 100 bytes, which make the costs per answer small, and harmless as memory of a task."""
 THROTTLE_S_MAX: Final = 30.0
 
-FETCH_VERSION_MAX: Final = 10  # from 11 on followers answer too (KIP-392)
+BY_NAME_VERSION_MAX: Final = 10  # from 11 on followers answer too (KIP-392)
+BY_ID_VERSION: Final = 13
 
 WAIT_MS: Final = 500
 WAIT_SLACK_MS: Final = 50
@@ -74,10 +94,6 @@ ROOM_MIN: Final = 64 * 1024
 BYTES_PER_OFFSET_GUESS: Final = 1024
 ROOM_FACTOR: Final = 1.25
 """How much more than the estimate is asked for, so that one answer usually brings the rest."""
-EMPTY_ANSWERS_BELIEVED: Final = 5
-"""Compaction may remove everything between an offset and the end of the log; then answers stay empty. But a single
-empty answer proves nothing: a broker with tiered storage gives one when its remote read takes too long."""
-
 _ABORT: Final = 0
 
 
@@ -100,6 +116,26 @@ def _data_lost(message: str, place: TopicPartition, first: int, end: int) -> Dat
     return DataLost(message, place, first=first, end=end)
 
 
+class NothingDelivered(NotYet):
+    """The log has these offsets by its own account, and the broker answers without records for them. Nothing says that
+    they are lost, nor that there were none: who skips them does so on their own responsibility."""
+
+    def __init__(self, message: str, place: TopicPartition, *, position: int, end: int) -> None:
+        super().__init__(message)
+        self.place = place
+        self.position = position
+        """From here on nothing came."""
+        self.end = end
+        """Where the range ends that was asked for."""
+
+    def __reduce__(self) -> tuple[Callable[..., NothingDelivered], tuple[object, ...]]:
+        return _nothing_delivered, (str(self), self.place, self.position, self.end)
+
+
+def _nothing_delivered(message: str, place: TopicPartition, position: int, end: int) -> NothingDelivered:
+    return NothingDelivered(message, place, position=position, end=end)
+
+
 # --- one fetch
 
 
@@ -114,6 +150,8 @@ class Fetched:
     """Whole ones only, control batches among them. The first may begin before the offset that was asked for."""
     aborted: list[tuple[int, int]]
     """Producer id and first offset of the transactions aborted in there; empty unless committed records were asked."""
+    preferred_replica: int | None = None
+    """Whom the leader wants to be asked instead; then there are no batches."""
 
 
 def fetch(
@@ -126,24 +164,36 @@ def fetch(
     read_committed: bool,
     max_bytes: int,
     wait_ms: int,
+    topic_id: UUID | None = None,
+    leader_epoch: int = -1,
 ) -> Fetched:
     """What the leader has from an offset on. Raises `Refused`, for example with `OFFSET_OUT_OF_RANGE`.
 
-    At least one whole batch if there is any, whatever `max_bytes` says. `NotYet`: the broker's quota is used up.
+    At least one whole batch if there is any, whatever `max_bytes` says. `NotYet`: the broker's quota is used up. With a
+    topic id (of the topic of this name) another topic is never read: `Refused` with `UNKNOWN_TOPIC_ID`.
     """
-    at = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+    broker = cluster.node(leader)
+    by_id = topic_id is not None and broker.version(FetchRequest, at_most=BY_ID_VERSION) == BY_ID_VERSION
+    at = FetchPartition(
+        partition=partition,
+        fetch_offset=offset,
+        partition_max_bytes=max_bytes,
+        current_leader_epoch=leader_epoch,
+    )
     question = FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
         isolation_level=READ_COMMITTED if read_committed else READ_UNCOMMITTED,
-        topics=[FetchTopic(topic=topic, partitions=[at])],
+        topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=[at])],
     )
-    answer = cluster.node(leader).ask(
-        question, at_most=FETCH_VERSION_MAX, timeout_s=cluster.timeout_s + (wait_ms + WAIT_SLACK_MS) / 1000
+    answer = broker.ask(
+        question,
+        at_most=BY_ID_VERSION if by_id else BY_NAME_VERSION_MAX,
+        timeout_s=cluster.timeout_s + (wait_ms + WAIT_SLACK_MS) / 1000,
     )
     doing = f"reading {topic}-{partition} at offset {offset}"
-    found = _only_partition(answer, doing)
+    found = _only_partition(answer, partition, doing)
     refuse(found.error_code, doing)
     return Fetched(
         high_watermark=found.high_watermark,
@@ -151,13 +201,16 @@ def fetch(
         log_start=found.log_start_offset,
         batches=_whole_batches(found, doing),
         aborted=[(each.producer_id, each.first_offset) for each in found.aborted_transactions or ()],
+        preferred_replica=found.preferred_read_replica if found.preferred_read_replica >= 0 else None,
     )
 
 
-def _only_partition(answer: FetchResponse, doing: str) -> PartitionData:
+def _only_partition(answer: FetchResponse, partition: int, doing: str) -> PartitionData:
     refuse(answer.error_code, doing)
-    if answer.responses and answer.responses[0].partitions:
-        return answer.responses[0].partitions[0]
+    for topic in answer.responses:
+        for each in topic.partitions:
+            if each.partition_index == partition:
+                return each
     # So a broker answers whose quota for us is used up: without records, and it reads on after that time (KIP-219).
     time.sleep(min(answer.throttle_time_ms / 1000, THROTTLE_S_MAX))
     raise NotYet(f"{doing} was put off: the broker gives this client no more bytes for now (its quota)")
@@ -221,13 +274,18 @@ def read_range(
     read_committed: bool = True,
     fetch_bytes: int = FETCH_BYTES,
     patience_s: float = PATIENCE_S,
+    topic_id: str | None = None,
 ) -> Iterator[list[Batch]]:
     """All visible data batches that overlap `[start, end)`, in order: one list per fetch, none of them empty.
+
+    `topic_id`: the topic that is meant, as Kafka prints it; None for the one that has the name now. Raises
+    `TopicRecreated` if the name is another topic's.
 
     The first and the last batch may reach beyond the range, and compaction may have removed offsets from inside:
     whoever opens the batches looks at the offsets. Survives a change of the leader and a restart of the broker.
     """
-    reader = _RangeReader(cluster, (topic, partition), start, end, read_committed, fetch_bytes)
+    wanted = None if topic_id is None else from_text(topic_id)
+    reader = _RangeReader(cluster, (topic, partition), start, end, read_committed, fetch_bytes, wanted)
     while reader.position < end:
         if batches := persistently(reader.step, patience_s):
             yield batches
@@ -237,7 +295,14 @@ class _RangeReader:
     """Where a reading of one range stands, and the next step of it."""
 
     def __init__(
-        self, cluster: Cluster, place: TopicPartition, start: int, end: int, read_committed: bool, fetch_bytes: int
+        self,
+        cluster: Cluster,
+        place: TopicPartition,
+        start: int,
+        end: int,
+        read_committed: bool,
+        fetch_bytes: int,
+        topic_id: UUID | None,
     ) -> None:
         self.position = start
         self._cluster = cluster
@@ -246,15 +311,16 @@ class _RangeReader:
         self._read_committed = read_committed
         self._fetch_bytes = fetch_bytes
         self._bytes_per_offset: float = BYTES_PER_OFFSET_GUESS
-        self._leader: int | None = None
-        self._empty_answers = 0
+        self._topic_id = topic_id
+        self._leader: Leader | None = None
+        self._replica: int | None = None
+        """Whom the leader wants to be asked in its place."""
 
     def step(self) -> list[Batch]:
         """The visible batches of one fetch, perhaps none. Raises `NotYet` if there is nothing to go on with."""
         fetched = self._fetch()
         if not fetched.batches:
             return self._without_batches(fetched)
-        self._empty_answers = 0
         position = self.position
         self._advance(fetched.batches)
         visible = CommittedFilter(fetched.aborted).visible(fetched.batches)
@@ -264,24 +330,51 @@ class _RangeReader:
             if header.count and header.base_offset < self._end and header.last_offset >= position
         ]
 
-    def _fetch(self) -> Fetched:
+    def _fetch(self, *, everything: bool = False) -> Fetched:
+        """At the position. `everything`: also what is not committed, and no more than the first batch of it."""
         try:
-            if self._leader is None:
-                [self._leader] = leaders_of(self._cluster, [self._place])
-            return fetch(
-                self._cluster,
-                *self._place,
-                self.position,
-                leader=self._leader,
-                read_committed=self._read_committed,
-                max_bytes=self._room(),
-                wait_ms=WAIT_MS,
-            )
+            fetched = self._fetch_from(self._replica, everything)
+            if not fetched.batches and fetched.preferred_replica is not None:
+                self._replica = fetched.preferred_replica
+                fetched = self._fetch_from(self._replica, everything)
+            return fetched
         except ClientError as problem:
-            self._leader = None
+            self._forget_leader()
             if isinstance(problem, Refused) and problem.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._raise_out_of_range()
             raise
+
+    def _fetch_from(self, replica: int | None, everything: bool) -> Fetched:
+        if self._leader is None:
+            self._leader = self._find_leader()
+        return fetch(
+            self._cluster,
+            *self._place,
+            self.position,
+            leader=self._leader.node if replica is None else replica,
+            leader_epoch=self._leader.epoch,
+            topic_id=self._topic_id,
+            read_committed=self._read_committed and not everything,
+            max_bytes=1 if everything else self._room(),
+            wait_ms=WAIT_MS,
+        )
+
+    def _find_leader(self) -> Leader:
+        topic, partition = self._place
+        found = self._cluster.topics([topic])[topic]
+        if self._topic_id is None:
+            self._topic_id = found.id
+        elif found.id is not None and found.id != self._topic_id:
+            raise TopicRecreated.of(topic, to_text(self._topic_id), to_text(found.id))
+        if partition not in found.leaders:
+            raise TopicMissingError(f"topic {topic!r} has no partition {partition}")
+        leader = found.leaders[partition]
+        if leader is None:
+            raise Refused(f"looking for the leader of {self._name}", ErrorCode.LEADER_NOT_AVAILABLE)
+        return leader
+
+    def _forget_leader(self) -> None:
+        self._leader = self._replica = None
 
     def _room(self) -> int:
         """No more than is missing, as far as can be guessed: what lies behind the end would be read for nothing."""
@@ -297,20 +390,33 @@ class _RangeReader:
 
     def _without_batches(self, fetched: Fetched) -> list[Batch]:
         readable = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
+        if fetched.log_start > self.position:
+            self._raise_if_lost()
         if readable >= self._end:
-            self._empty_answers += 1
-            if self._empty_answers >= EMPTY_ANSWERS_BELIEVED:
+            if readable < fetched.high_watermark and self._goes_on_behind_the_end():
                 self.position = self._end
                 return []
-            raise NotYet(f"no records come from {self._name}, where offset {self.position} should be")
+            raise NothingDelivered(
+                f"no records of {self._name} came from offset {self.position} on, though its log ends at "
+                f"{fetched.high_watermark}: the broker answers without records, as while a read from remote (tiered) "
+                "storage takes too long. Nothing was skipped; another start begins with the same offsets",
+                self._place,
+                position=self.position,
+                end=self._end,
+            )
         if fetched.high_watermark >= self._end:
             raise NotYet(
                 f"the offsets of {self._name} below {self._end} cannot all be read yet: from {readable} on there is "
                 f"a transaction that is still open. When it ends, or its timeout passes, reading goes on"
             )
-        self._leader = None
+        self._forget_leader()
         self._raise_if_lost()
         raise NotYet(f"the leader of {self._name} is not ready to serve all offsets below {self._end}")
+
+    def _goes_on_behind_the_end(self) -> bool:
+        """Whether the first batch from the position on, visible or not, begins behind the range."""
+        batches = self._fetch(everything=True).batches
+        return bool(batches) and batches[0][0].base_offset >= self._end
 
     def _raise_out_of_range(self) -> None:
         self._raise_if_lost()

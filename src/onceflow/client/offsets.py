@@ -178,6 +178,9 @@ def committed_offsets(
         for topic in answer.topics:
             for each in topic.partitions:
                 refuse(each.error_code, f"{doing} in {topic.name}-{each.partition_index}")
+        answered = {(topic.name, each.partition_index) for topic in answer.topics for each in topic.partitions}
+        if places is not None and not answered.issuperset(places):  # which is not to say that there is no offset
+            raise NotYet(f"{doing} was answered for some of the partitions that were named, and not for all")
         return {
             (topic.name, each.partition_index): each.committed_offset
             for topic in answer.topics
@@ -200,5 +203,8 @@ def _offsets_of(cluster: Cluster, group: str, places: Collection[TopicPartition]
     coordinator = cluster.node(cluster.group_coordinator(group).id)
     if coordinator.version(OffsetFetchRequest, at_most=newest) < oldest:
         raise ApiMissing(f"the broker at {coordinator.address} is too old to ask it for a group's stable offsets")
-    answer: OffsetFetchResponseGroup = coordinator.ask(question, at_most=newest).groups[0]
-    return answer
+    groups: list[OffsetFetchResponseGroup] = coordinator.ask(question, at_most=newest).groups
+    for answer in groups:
+        if answer.group_id == group:
+            return answer
+    raise NotYet(f"the broker at {coordinator.address} was asked for the offsets of group {group!r}, and names none")

@@ -67,6 +67,8 @@ class ProgressReader:
                     self._position = None  # deleted or created anew since the offsets were asked for
                     return
                 raise
+            if not fetched.batches:  # which says nothing about what is there; the next take asks again
+                return
             self._take_in(fetched)
 
     def _begin(self, partition: Partition) -> None:
@@ -83,8 +85,6 @@ class ProgressReader:
             elif header.is_control:
                 self._see_marker(header, batch)
             self._position = header.last_offset + 1
-        if not fetched.batches:  # compaction has removed everything up to there
-            self._position = fetched.last_stable_offset
 
     def _see(self, header: BatchHeader, batch: memoryview) -> None:
         for record in read_records(batch):

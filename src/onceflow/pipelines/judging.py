@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 from onceflow.errors import OnceflowError
 from onceflow.pipelines.pipeline import Pipeline
 from onceflow.pipelines.reference import Expected, Oracle, Page, Raw
+from onceflow.spark.planning import from_json
 
 __all__ = [
     "Comparison",
@@ -88,8 +89,7 @@ def _ends(path: Path) -> dict[Place, int]:
     if len(lines) != 3 or lines[0] != VERSION:
         raise OffsetLogDamaged(f"{path} is not an offset log of version 1 with one source")
     try:
-        topics: Mapping[str, Mapping[str, int]] = json.loads(lines[2])
-        return {(topic, int(number)): int(end) for topic, ends in topics.items() for number, end in ends.items()}
+        return from_json(json.loads(lines[2]))
     except (ValueError, AttributeError, TypeError):
         raise OffsetLogDamaged(f"{path} does not say where the source was: {_shown(lines[2])}") from None
 

@@ -30,6 +30,7 @@ from typing import Any, Final, TypeVar
 from onceflow.client.cluster import TopicPartition
 from onceflow.sinks.consumer_offsets import Held, Move, OffsetsTable, Superseded
 from onceflow.sinks.consumer_settings import ConsumeSettings
+from onceflow.sinks.consumer_topics import TopicsTable
 from onceflow.sinks.databases.database import Again, Database, Gone, Refused, Session, Trouble
 from onceflow.spark.problems import BatchFailed, CommitUnknown, SinkError
 
@@ -79,20 +80,35 @@ class Transactions:
         self._function = function
         self._is_stopping = is_stopping
         self._table = OffsetsTable(database, settings.group)
+        self._topics = TopicsTable(database, settings.group)
         self._session: Session | None = None
 
     # --- offsets without records
 
-    def begin(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Where the group is, after it has begun."""
+    def begin(
+        self, starts: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]
+    ) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+        """Where the group is, after it has begun, and of which topics these offsets are."""
 
-        def step(session: Session) -> dict[TopicPartition, int]:
+        def step(session: Session) -> tuple[dict[TopicPartition, int], dict[str, str]]:
             self._table.create(session)
+            self._topics.create(session)
             with session.transaction():
                 self._table.begin(session, starts)
-                return self._table.read(session, self._settings.topics)
+                known = self._topics.begin(session, topic_ids)
+                return self._table.read(session, self._settings.topics), known
 
         return self._prepared(step)
+
+    def start_over(self, topic: str, old: str, new: str, starts: Mapping[TopicPartition, int]) -> None:
+        """The topic of that name is another one now. Done once, whoever of the group notices."""
+
+        def step(session: Session) -> None:
+            with session.transaction():
+                if self._topics.replace(session, topic, old, new):
+                    self._table.start_over(session, starts)
+
+        self._prepared(step)
 
     def positions(self) -> dict[TopicPartition, int]:
         return self._prepared(lambda session: self._table.read(session, self._settings.topics))

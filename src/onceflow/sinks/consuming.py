@@ -16,6 +16,9 @@ writes. So a record is applied once, whatever is killed when:
     a process that the group has given up  finds its partitions fenced: what it still has of them is dropped, and it
     comes back (a zombie)                  joins the group again
 
+A topic that is deleted and created again is lost data (`DataLossError`), whatever its offsets are: the ids of the
+topics are in the database, too, in `onceflow_topics`.
+
 Records of aborted transactions are never seen, and those of open ones not yet (`read_committed`). The members of a
 group share the partitions of its topics.
 
@@ -37,19 +40,30 @@ from typing import Any, Final
 
 from onceflow.client.admin import Admin
 from onceflow.client.cluster import TopicPartition
-from onceflow.client.offsets import persistently
+from onceflow.client.offsets import MISSING_PATIENCE_S, persistently
+from onceflow.client.topic_ids import recreated
 from onceflow.errors import ConfigError, DataLossError
 from onceflow.sinks.consumer_member import Collected, Doubt, Member, Record
 from onceflow.sinks.consumer_offsets import Held, Move, Superseded
 from onceflow.sinks.consumer_settings import EARLIEST, ConsumeSettings
 from onceflow.sinks.consumer_transactions import Stopped, Transactions, Work
 from onceflow.sinks.databases import Database, open_database
+from onceflow.spark.planning import other_topics
 from onceflow.spark.problems import TakenOver
 
 __all__ = ["Committed", "Consumed", "DataLossError", "Record", "consume_into"]
 
 log = logging.getLogger(__name__)
 
+FAIL_ADVICE: Final = "With fail_on_data_loss=False it would go on with what is there"
+RECREATED_ADVICE: Final = (
+    "To read the new topic from its beginning, use another group or fail_on_data_loss=False. The records at hand were "
+    "not written; some that came in the second before may have been"
+)
+TOPICS_S: Final = 1.0
+"""How often the broker is asked whether the topics are still the same, while there are records: so late an error may
+come. To start over without writing any record of the new topic twice it has to be asked before every transaction."""
+TOPICS_POLL_S: Final = 0.1
 KAFKA_PATIENCE_S: Final = 20.0
 """For the questions that are asked of Kafka at the start and when something is wrong."""
 OTHERS_S: Final = 0.5
@@ -159,6 +173,11 @@ class _Loop:
         self._admin: Admin | None = None
         self._member: Member | None = None
         self._superseded = 0
+        self._topic_ids: dict[str, str] = {}
+        """Of the topics that the offsets in the database are of."""
+        self._is_unchecked = False
+        """Whether something was written since the topics were last looked at."""
+        self._look_at_topics = _Occasionally(TOPICS_S if settings.fail_on_data_loss else 0.0)
         self.records = 0
         self.transactions = 0
 
@@ -170,6 +189,8 @@ class _Loop:
                 self._round()
                 if until_now:
                     missing = self._still_missing(missing, others)
+            if self._is_unchecked:
+                self._start_over_in_other_topics()
         except Stopped:
             log.info("stopped while the database was waited for")
 
@@ -191,12 +212,43 @@ class _Loop:
 
     def _begin(self) -> dict[TopicPartition, int]:
         """Partitions in which something is to be read, and how far it goes now."""
-        places = [(name, each) for name in self._settings.topics for each in self._kafka().topic(name).partitions]
-        offsets = self._watermarks(places, read_committed=True)
+        topic_ids = self._ids_now()
+        offsets = self._watermarks(self._places(self._settings.topics), read_committed=True)
         which = 0 if self._settings.starting_offsets == EARLIEST else 1
-        positions = self._transactions.begin({place: each[which] for place, each in offsets.items()})
+        starts = {place: each[which] for place, each in offsets.items()}
+        positions, self._topic_ids = self._transactions.begin(starts, topic_ids)
+        if self._start_over_in_other_topics():
+            positions = self._transactions.positions()
         self._check_positions({place: at for place, at in positions.items() if place in offsets})
         return {place: end for place, (_, end) in offsets.items() if positions.get(place, 0) < end}
+
+    def _places(self, topics: Collection[str]) -> list[TopicPartition]:
+        return [(name, each) for name in topics for each in self._kafka().topic(name).partitions]
+
+    def _ids_now(self) -> dict[str, str]:
+        return persistently(lambda: self._kafka().topic_ids(self._settings.topics), KAFKA_PATIENCE_S)
+
+    def _other_topics(self) -> dict[str, str]:
+        """Those that are not what they were, and their ids now. It has to stay so for a moment: one broker may know of
+        a new topic later than the next."""
+        deadline = time.monotonic() + MISSING_PATIENCE_S
+        while True:
+            now = self._ids_now()
+            others = {topic: now[topic] for topic in other_topics(self._topic_ids, now)}
+            if not others or time.monotonic() >= deadline:
+                return others
+            time.sleep(TOPICS_POLL_S)
+
+    def _start_over_in_other_topics(self) -> bool:
+        """Raises if a topic was deleted and created again; or the group begins anew in it, and this is true."""
+        others = self._other_topics()
+        for topic, topic_id in others.items():
+            old = self._topic_ids[topic]
+            self._report(recreated(topic, old, topic_id), RECREATED_ADVICE)
+            starts = {place: first for place, (first, _) in self._watermarks(self._places([topic])).items()}
+            self._transactions.start_over(topic, old, topic_id, starts)
+            self._topic_ids[topic] = topic_id
+        return bool(others)
 
     def _check_positions(self, positions: Mapping[TopicPartition, int]) -> None:
         """If it is not an error, it is for whoever gets the partition to go on elsewhere."""
@@ -205,9 +257,9 @@ class _Loop:
             if problem := _loss(place, at, *ends[place]):
                 self._report(problem)
 
-    def _report(self, problem: str) -> None:
+    def _report(self, problem: str, advice: str = FAIL_ADVICE) -> None:
         if self._settings.fail_on_data_loss:
-            raise DataLossError(f"{problem}. With fail_on_data_loss=False it would go on with what is there")
+            raise DataLossError(f"{problem}. {advice}")
         log.warning("%s; it goes on without, since fail_on_data_loss is false", problem)
 
     def _watermarks(
@@ -230,7 +282,13 @@ class _Loop:
             self._look(member, doubt)
             return
         work = _work(collected, member.held)
+        if (work.moves or self._is_unchecked) and self._look_at_topics.is_due():
+            self._is_unchecked = False
+            if self._start_over_in_other_topics():
+                self._leave()  # what was collected may be of either topic
+                return
         if work.moves:
+            self._is_unchecked = True
             self._apply(member, work)
 
     def _apply(self, member: Member, work: Work) -> None:
@@ -276,6 +334,9 @@ class _Loop:
         place = doubt.place
         if doubt.is_topic_missing:
             self._kafka().topic(place[0])  # raises if it is, and not only news to a broker
+            return
+        if self._start_over_in_other_topics():
+            self._leave()
             return
         if place in member.held:
             self._check_offset(member, place, member.held[place])

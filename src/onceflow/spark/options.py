@@ -26,6 +26,7 @@ from onceflow.client.security import Security
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 from onceflow.spark.option_names import OPTIONS, PASSED_ON, SECURITY_PREFIXES, SUBSCRIPTIONS, check_names
+from onceflow.spark.planning import NOT_A_TOPIC, topic_ids_in
 
 __all__ = [
     "EARLIEST",
@@ -77,6 +78,8 @@ class Offsets:
     """Each partition at its offset, `EARLIEST` or `LATEST`."""
 
     of: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Of which topics, if that was said: so a checkpoint's offsets can be given as they are."""
 
 
 @dataclass(frozen=True)
@@ -307,7 +310,11 @@ def _position(given: _Given, edge: str) -> Position | None:
     if text == "committed" and edge == "starting":
         return Committed(_app_id(given))
     words = "earliest, latest, committed" if edge == "starting" else "earliest, latest"
-    return Offsets(given.json(name, lambda value: _by_partition(value, EARLIEST), f"{_OFFSETS}, or {words}"))
+    return given.json(
+        name,
+        lambda value: Offsets(_by_partition(value, EARLIEST), topic_ids_in(value)),
+        f"{_OFFSETS}, or {words}",
+    )
 
 
 _OFFSETS: Final = '{"orders": {"0": 23, "1": -2}}'
@@ -332,6 +339,7 @@ def _by_partition(value: Any, at_least: int) -> dict[TopicPartition, int]:
     found = {
         (topic, _index(int(partition))): _number(number, at_least)
         for topic, partitions in value.items()
+        if not topic.startswith(NOT_A_TOPIC)
         for partition, number in partitions.items()
     }
     if not found:

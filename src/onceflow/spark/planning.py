@@ -1,7 +1,12 @@
 """From offsets to work: what a micro-batch reads, and how it is cut into tasks. Pure: no Kafka, no Spark, no clock.
 
 An offset is where to read next, per partition. As JSON it is `{"orders": {"0": 23}}`, as Spark's own Kafka source
-writes it, always in the same order: Spark compares the texts to see whether there is anything new.
+writes it, always in the same order: Spark compares the texts to see whether there is anything new. Our source adds
+which topics these are, since a name may be another topic's later: `"@topic_ids": {"orders": "tTq..."}`. There is no
+"@" in the name of a topic, so keys that begin with it are not topics; who does not know them passes over them. Offsets
+in a checkpoint from before there were ids have none, and those of the next batch have.
+
+`from_json`, `topic_ids_in` and `offsets_in` are the only readers of that format.
 
 The arithmetic is Spark's: a limit per trigger is shared out in proportion to what each partition has waiting, and
 `minPartitions` cuts the ranges that hold more than their share.
@@ -11,9 +16,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from onceflow.client.cluster import TopicPartition
 
@@ -26,12 +31,21 @@ __all__ = [
     "limited",
     "loss",
     "name_all",
+    "offsets_in",
+    "other_topics",
     "ranges_of",
     "split",
     "to_json",
+    "topic_ids_in",
 ]
 
 OffsetsOf = Mapping[TopicPartition, int]
+TopicIds = Mapping[str, str]
+"""By the topics' names, as Kafka prints them."""
+
+NOT_A_TOPIC: Final = "@"
+"""How the keys begin that are not topics: no name of a topic has this character."""
+TOPIC_IDS: Final = "@topic_ids"
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,8 @@ class Range:
     partition: int
     start: int
     end: int
+    topic_id: str | None = None
+    """Which topic of that name; None if that was not known when this was planned."""
 
     @property
     def size(self) -> int:
@@ -49,19 +65,48 @@ class Range:
         return self.end - self.start
 
 
-def to_json(offsets: OffsetsOf) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+def to_json(offsets: OffsetsOf, topic_ids: TopicIds | None = None) -> dict[str, dict[str, Any]]:
+    """Topics that have no offsets are left out of the ids, too."""
+    found: dict[str, dict[str, Any]] = {}
     for topic, partition in sorted(offsets):
         found.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
+    if ids := {topic: topic_ids[topic] for topic in found if topic in topic_ids} if topic_ids else {}:
+        found[TOPIC_IDS] = ids
     return found
 
 
-def from_json(offsets: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+def from_json(offsets: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """Raises `ValueError`, `TypeError` or `AttributeError` if these are no offsets."""
     return {
-        (topic, int(partition)): offset
+        (topic, int(partition)): _whole(offset)
         for topic, partitions in offsets.items()
+        if not topic.startswith(NOT_A_TOPIC)
         for partition, offset in partitions.items()
     }
+
+
+def _whole(offset: Any) -> int:
+    if not isinstance(offset, int):
+        raise TypeError(f"{offset!r} is not an offset")
+    return offset
+
+
+def topic_ids_in(offsets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Which topics these are; those of which that is not known are missing."""
+    return {topic: str(topic_id) for topic, topic_id in offsets.get(TOPIC_IDS, {}).items()}
+
+
+def offsets_in(value: Any) -> dict[TopicPartition, int]:
+    """What a source says of itself, as text or as what that means; of another source than Kafka's: nothing."""
+    try:
+        return from_json(json.loads(value) if isinstance(value, str) else value)
+    except (ValueError, AttributeError, TypeError):
+        return {}
+
+
+def other_topics(before: TopicIds, after: TopicIds) -> list[str]:
+    """The names that are another topic's than before, as far as both are known."""
+    return sorted(topic for topic, topic_id in before.items() if after.get(topic, topic_id) != topic_id)
 
 
 def behind(start: OffsetsOf, end: OffsetsOf) -> int:
@@ -81,10 +126,13 @@ def limited(limit: int, start: OffsetsOf, end: OffsetsOf) -> dict[TopicPartition
     }
 
 
-def ranges_of(start: OffsetsOf, end: OffsetsOf) -> list[Range]:
+def ranges_of(start: OffsetsOf, end: OffsetsOf, topic_ids: TopicIds | None = None) -> list[Range]:
     """What is between the two, in order, without what is empty. A partition that has no start is left out."""
+    ids = topic_ids or {}
     return [
-        Range(*place, start[place], end[place]) for place in sorted(end) if end[place] > start.get(place, end[place])
+        Range(*place, start[place], end[place], ids.get(place[0]))
+        for place in sorted(end)
+        if end[place] > start.get(place, end[place])
     ]
 
 
@@ -149,7 +197,7 @@ def _share(size: int, total: int, places: int) -> int:
 
 def _cut(whole: Range, parts: int) -> list[Range]:
     edges = [whole.start + whole.size * part // parts for part in range(parts + 1)]
-    return [Range(whole.topic, whole.partition, *edge) for edge in pairwise(edges)]
+    return [replace(whole, start=start, end=end) for start, end in pairwise(edges)]
 
 
 def lag(progress: Any) -> dict[str, float]:
@@ -169,16 +217,8 @@ def lag(progress: Any) -> dict[str, float]:
 
 
 def _distances(source: Any) -> list[int]:
-    end, latest = (_offsets(_field(source, name)) for name in ("endOffset", "latestOffset"))
+    end, latest = (offsets_in(_field(source, name)) for name in ("endOffset", "latestOffset"))
     return [max(0, offset - end[place]) for place, offset in latest.items() if place in end]
-
-
-def _offsets(value: Any) -> dict[TopicPartition, int]:
-    """Of another source than Kafka's: none."""
-    try:
-        return from_json(json.loads(value) if isinstance(value, str) else value)
-    except (ValueError, AttributeError, TypeError):
-        return {}
 
 
 def _field(owner: Any, name: str) -> Any:

@@ -14,11 +14,12 @@ from typing import Final
 
 from onceflow.client.admin import TopicMissingError
 from onceflow.client.cluster import Cluster, TopicPartition
-from onceflow.client.offsets import EARLIEST, LATEST, list_offsets, persistently
+from onceflow.client.offsets import EARLIEST, LATEST, MISSING_PATIENCE_S, list_offsets, persistently
 from onceflow.client.settings import ClientSettings
+from onceflow.client.topic_ids import to_text
 from onceflow.errors import ConfigError
 from onceflow.spark.options import Committed, Everywhere, Offsets, Position, SourceOptions, Timestamps
-from onceflow.spark.planning import name_all
+from onceflow.spark.planning import name_all, other_topics
 from onceflow.spark.progress import PROGRESS_TOPIC, committed_start
 
 __all__ = ["Positions", "connected", "disconnect"]
@@ -57,6 +58,9 @@ class Positions:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self.topic_ids: dict[str, str] = {}
+        """Of the topics to read, as of when partitions were last looked for."""
+        self._ids: dict[str, str] = {}
 
     @property
     def _cluster(self) -> Cluster:
@@ -68,6 +72,11 @@ class Positions:
         A topic or partition that was asked for by name and is not there raises `TopicMissingError`; unless it was
         `known` and data may be lost: then it is left out.
         """
+        found = self._wanted(known)
+        self.topic_ids = {topic: self._ids[topic] for topic, _ in found if topic in self._ids}
+        return found
+
+    def _wanted(self, known: Collection[TopicPartition]) -> set[TopicPartition]:
         wanted = self._options.subscription
         if wanted.pattern is not None:
             return {place for place in self._existing(None) if _matches(wanted.pattern, place[0])}
@@ -82,7 +91,9 @@ class Positions:
         return found & set(wanted.partitions) if wanted.partitions else found
 
     def _existing(self, topics: Collection[str] | None) -> Collection[TopicPartition]:
-        return persistently(lambda: self._cluster.leaders(topics), self._options.patience_s)
+        found = persistently(lambda: self._cluster.topics(topics), self._options.patience_s)
+        self._ids = {topic: to_text(layout.id) for topic, layout in found.items() if layout.id is not None}
+        return [(topic, partition) for topic, layout in found.items() for partition in layout.leaders]
 
     def _check_assigned(self, found: Collection[TopicPartition]) -> None:
         if missing := set(self._options.subscription.partitions).difference(found):
@@ -98,19 +109,27 @@ class Positions:
         existing = set(self._existing(None))
         return self.earliest([place for place in partitions if place in existing])
 
-    def latest(self, known: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The ends of all partitions.
+    def latest(
+        self, known: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
+    ) -> dict[TopicPartition, int]:
+        """The ends of all partitions. `known`: how far they were read, in topics that had these ids.
 
         An end before what was already read is asked for again a few times: while a leader changes, the new one may
-        not know yet how far its predecessor got.
+        not know yet how far its predecessor got. And a topic that is another one than it was for a moment: one broker
+        may know of it later than the next.
         """
-        for attempt in range(self._options.retries):
-            if attempt:
-                time.sleep(self._options.retry_interval_s)
+        deadline = time.monotonic() + MISSING_PATIENCE_S
+        attempt = 0
+        while True:
             found = self._ask(dict.fromkeys(self.partitions(known), LATEST))
-            if not any(found[place] < offset for place, offset in known.items() if place in found):
-                break
-        return found
+            attempt += 1
+            if others := other_topics(topic_ids or {}, self.topic_ids):
+                if time.monotonic() >= deadline:
+                    return found
+            elif attempt >= self._options.retries or not _is_behind(found, known):
+                return found
+            log.debug("asking again: %s", f"other topics are called {others}" if others else "a partition went back")
+            time.sleep(self._options.retry_interval_s)
 
     def resolve(self, position: Position) -> dict[TopicPartition, int]:
         """An offset for every partition."""
@@ -121,13 +140,15 @@ class Positions:
             return self._ask(dict.fromkeys(partitions, position.at))
         if isinstance(position, Offsets):
             _check_complete(position.of, partitions)
+            _check_topics(position.topic_ids, self.topic_ids)
             return self._resolve_special(position.of)
         return self._resolve_special(self._at_times(position, partitions))
 
     def _committed(self, position: Committed) -> dict[TopicPartition, int]:
         # In this order: it fences, and whatever ended before that is in the offsets that it then reads.
-        start = committed_start(self._cluster, position.app_id)
+        start, topic_ids = committed_start(self._cluster, position.app_id)
         partitions = self.partitions()
+        _check_topics(topic_ids, self.topic_ids)
         new = self.earliest([place for place in partitions if place not in start])
         return {place: start.get(place, new.get(place, 0)) for place in partitions}
 
@@ -156,6 +177,18 @@ class Positions:
 def _matches(pattern: str, topic: str) -> bool:
     """Anywhere in the name, as Spark's source does; a pattern for whole names says so with ^ and $."""
     return topic not in UNSEEN_TOPICS and re.search(pattern, topic) is not None
+
+
+def _is_behind(found: Mapping[TopicPartition, int], known: Mapping[TopicPartition, int]) -> bool:
+    return any(found[place] < offset for place, offset in known.items() if place in found)
+
+
+def _check_topics(given: Mapping[str, str], found: Mapping[str, str]) -> None:
+    for topic in other_topics(given, found):
+        raise ConfigError(
+            f"the offsets are of a topic {topic!r} with the id {given[topic]}, and the topic of that name has the id "
+            f"{found[topic]}: it was deleted and created again. Give offsets of the new one, or earliest"
+        )
 
 
 def _check_complete(given: Collection[TopicPartition], partitions: Collection[TopicPartition]) -> None:

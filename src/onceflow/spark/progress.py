@@ -377,13 +377,16 @@ class _Judge:
             self.last = record
 
 
-def committed_start(cluster: Cluster, app_id: str, *, timeout_ms: int = 60_000) -> dict[TopicPartition, int]:
-    """Where the application's transactions left off: from its progress record, else from its consumer group.
+def committed_start(
+    cluster: Cluster, app_id: str, *, timeout_ms: int = 60_000
+) -> tuple[Mapping[TopicPartition, int], Mapping[str, str]]:
+    """Where the application's transactions left off: from its progress record, else from its consumer group; and the
+    ids of the topics that these offsets are of, as far as they are known.
 
     Fences the application first: a driver that is still running is stopped, and what a dead one left open is aborted.
     """
     SharedTransaction(cluster, app_id, timeout_ms=timeout_ms).fence()
     progress = read_progress(cluster, app_id)
     if progress is not None and progress.everything:
-        return progress.everything
-    return committed_offsets(cluster, app_id)
+        return progress.everything, progress.topic_ids
+    return committed_offsets(cluster, app_id), {}

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from onceflow.client.cluster import TopicPartition
 from onceflow.errors import ConfigError
+from onceflow.spark.planning import offsets_in, topic_ids_in
 
 __all__ = ["MicroBatch", "SourceOffsets", "running_batch"]
 
@@ -158,11 +159,11 @@ def _sources(
             idle.remove(end)
         if _is_kafka(end):
             yield SourceOffsets(
-                start=kafka_offsets(start), end=kafka_offsets(end), topic_ids=_topic_ids(end), servers=servers
+                start=offsets_in(start), end=offsets_in(end), topic_ids=topic_ids_in(json.loads(end)), servers=servers
             )
     for text in idle:
         if _is_kafka(text):
-            yield SourceOffsets(start=kafka_offsets(text), end=kafka_offsets(text), topic_ids=_topic_ids(text))
+            yield SourceOffsets(start=offsets_in(text), end=offsets_in(text), topic_ids=topic_ids_in(json.loads(text)))
 
 
 def _each(sequence: Any) -> Iterator[Any]:
@@ -207,29 +208,7 @@ def _canonical(text: str) -> Any:
 
 
 def _is_kafka(text: str) -> bool:
-    return bool(kafka_offsets(text)) or text.strip() == "{}"
-
-
-def kafka_offsets(text: str | None) -> dict[TopicPartition, int]:
-    """Kafka's offsets, or nothing if they are somebody else's."""
-    try:
-        value = json.loads(text or "{}")
-        if not isinstance(value, dict):
-            return {}
-        return {
-            (topic, int(number)): at
-            for topic, partitions in value.items()
-            if not topic.startswith("@")
-            for number, at in partitions.items()
-            if isinstance(at, int)
-        }
-    except (ValueError, AttributeError):
-        return {}
-
-
-def _topic_ids(text: str) -> dict[str, str]:
-    found = json.loads(text).get("@topic_ids", {})
-    return {str(topic): str(each) for topic, each in found.items()}
+    return bool(offsets_in(text)) or text.strip() == "{}"
 
 
 def _merged(several: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:

@@ -27,20 +27,21 @@ from __future__ import annotations
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from onceflow.client.addresses import parse_bootstrap
 from onceflow.client.admin import TopicMissingError
-from onceflow.client.cluster import Refused, TopicPartition
+from onceflow.client.cluster import Refused, TopicLayout, TopicPartition
 from onceflow.client.offsets import persistently
+from onceflow.client.topic_ids import to_text
 from onceflow.errors import ConfigError, ErrorCode
 from onceflow.spark.batch_writer import BatchWriter, Recorded
 from onceflow.spark.foreach_batch import BoundToDriver, check_app_id, claim, look_for_metrics, refuse_connect
 from onceflow.spark.listening import BatchResult, SinkListener
 from onceflow.spark.problems import SinkError
 from onceflow.spark.progress import Finished, Progress
-from onceflow.spark.query import MicroBatch, SourceOffsets, query_is_active, running_batch
+from onceflow.spark.query import MicroBatch, query_is_active, running_batch
 from onceflow.spark.resuming import Resuming
 from onceflow.spark.writing import WriteSettings, check_columns
 
@@ -162,34 +163,39 @@ class KafkaSink:
             started_ms=self._writer.listeners.started_ms,
             previous=_finished(self._last, batch),
         )
-        return Recorded(progress, self._existing(self._own_offsets(batch)))
+        return Recorded(progress, self._own_offsets(batch))
 
     def _own_offsets(self, batch: MicroBatch) -> dict[TopicPartition, int]:
-        """Of the sources on the cluster of this sink. A group's offsets are about topics of its own cluster; those of
-        another one are in the progress record only."""
+        """Of the topics that are on the cluster of this sink, and there. Those of another cluster are in the progress
+        record only; and Kafka refuses offsets of topics that it does not have (any more)."""
         found: dict[TopicPartition, int] = {}
-        for source in batch.sources:
-            if self._is_same_cluster(source):
-                found |= {where: min(at, found.get(where, at)) for where, at in source.end.items()}
+        ours = [source for source in batch.sources if source.topic_ids or self._is_same_cluster(source.servers)]
+        topics = self._topics({topic for source in ours for topic, _ in source.end})
+        for source in ours:
+            for (topic, partition), at in source.end.items():
+                there = topics.get(topic)
+                if there is None or partition not in there.leaders:
+                    continue
+                if there.id is None or source.topic_ids.get(topic) in (None, to_text(there.id)):
+                    found[topic, partition] = min(at, found.get((topic, partition), at))
         return found
 
-    def _is_same_cluster(self, source: SourceOffsets) -> bool:
-        if not source.servers:
+    def _is_same_cluster(self, servers: Collection[str]) -> bool:
+        """Of a source that does not say the ids of its topics."""
+        if not servers:
             return True
-        theirs = {address for each in source.servers for address in parse_bootstrap(each)}
+        theirs = {address for each in servers for address in parse_bootstrap(each)}
         ours = set(parse_bootstrap(self.settings.bootstrap_servers))
         return bool(ours & theirs) or any(node.address in theirs for node in self._writer.cluster.nodes())
 
-    def _existing(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Kafka refuses offsets of topics that it does not have (a source topic that was deleted meanwhile)."""
-        if not offsets:
+    def _topics(self, names: Collection[str]) -> Mapping[str, TopicLayout]:
+        if not names:
             return {}
         cluster = self._writer.cluster
         try:
-            there = persistently(lambda: cluster.leaders({topic for topic, _ in offsets}))
+            return persistently(lambda: cluster.topics(names))
         except TopicMissingError:
-            there = persistently(lambda: cluster.leaders(None))
-        return {where: at for where, at in offsets.items() if where in there}
+            return persistently(lambda: cluster.topics(None))
 
 
 def write(

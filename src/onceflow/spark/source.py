@@ -14,7 +14,13 @@ Behaviour worth knowing:
   `once`, which Spark replaced by `availableNow`, ends after that batch.)
 - A partition or topic that appears later is read from its first record.
 - What should be there and is gone ends the query (`failOnDataLoss=true`), or is left out with a warning. A partition
-  that went back (a topic created anew) goes on from its end, as in Spark's source.
+  that went back goes on from its end, as in Spark's source.
+- **Offsets are of a topic, not of a name**: they carry the topic's id, and so does the work of every task. A topic that
+  was deleted and created again is lost data, whatever its offsets are; with `failOnDataLoss=false` the new one is read
+  from its beginning. Offsets without ids (checkpoints from before there were any, `startingOffsets`) are taken to be
+  of the topic that has the name when the next batch is planned.
+- What the broker does not deliver, though it has it by its own account, is never skipped in silence: the task fails, or
+  (`failOnDataLoss=false`) goes on without, with a warning, after `kafkaConsumer.pollTimeoutMs`.
 - With `read_committed` a stream reads up to the last stable offset: an open transaction holds it up, and nothing of it
   is skipped.
 - Python workers serve many batches. They keep their connections, and nothing else.
@@ -24,7 +30,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, Final
@@ -51,12 +57,27 @@ from pyspark.sql.types import (
 
 from onceflow.client.admin import TopicMissingError
 from onceflow.client.cluster import TopicPartition
-from onceflow.client.fetching import DataLost, read_range
+from onceflow.client.fetching import DataLost, NothingDelivered, read_range
 from onceflow.client.offsets import LATEST
+from onceflow.client.topic_ids import TopicRecreated, recreated
 from onceflow.errors import ConfigError, DataLossError, OnceflowError
 from onceflow.spark.decoding import arrow_batches
 from onceflow.spark.options import Everywhere, Offsets, Position, SourceOptions, Timestamps
-from onceflow.spark.planning import Range, behind, from_json, gathered, lag, limited, loss, ranges_of, split, to_json
+from onceflow.spark.planning import (
+    Range,
+    TopicIds,
+    behind,
+    from_json,
+    gathered,
+    lag,
+    limited,
+    loss,
+    other_topics,
+    ranges_of,
+    split,
+    to_json,
+    topic_ids_in,
+)
 from onceflow.spark.positions import Positions, connected, disconnect
 from onceflow.wire.batch import BatchHeader
 
@@ -77,8 +98,13 @@ COLUMNS: Final = (
 HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 
 FAIL_ADVICE: Final = "With the option failOnDataLoss=false the query would go on with what is there"
+RECREATED_ADVICE: Final = (
+    "Begin with a new checkpoint and startingOffsets=earliest, or set failOnDataLoss=false: then the query goes on "
+    "with the new topic, from its beginning"
+)
+LOOKS_MAX: Final = 5
 
-JsonOffsets = dict[str, dict[str, int]]
+JsonOffsets = dict[str, dict[str, Any]]
 OffsetsOf = Mapping[TopicPartition, int]
 
 
@@ -155,9 +181,8 @@ class BatchReader(DataSourceReader):
         self._starting, self._ending = options.for_batch()
 
     def partitions(self) -> list[InputPartition]:
-        positions = Positions(self._options)
         try:
-            start, end = positions.resolve(self._starting), positions.resolve(self._ending)
+            start, end, topic_ids = self._edges(Positions(self._options))
         finally:
             disconnect(self._options.settings)
         for place in sorted(start.keys() & end.keys()):
@@ -165,7 +190,16 @@ class BatchReader(DataSourceReader):
                 raise ConfigError(
                     f"the query would start at offset {start[place]} of {place[0]}-{place[1]} and end at {end[place]}"
                 )
-        return _tasks(self._options, start, end)
+        return _tasks(self._options, start, end, topic_ids)
+
+    def _edges(self, positions: Positions) -> tuple[OffsetsOf, OffsetsOf, TopicIds]:
+        """Both of the same topics: one that is created anew in between is looked at again."""
+        for _ in range(LOOKS_MAX):
+            start, before = positions.resolve(self._starting), positions.topic_ids
+            end, after = positions.resolve(self._ending), positions.topic_ids
+            if not (others := other_topics(before, after)):
+                return start, end, after
+        raise DataLossError(f"{recreated(others[0], before[others[0]], after[others[0]])}. Nothing was read")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._conversion, partition)
@@ -187,8 +221,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._positions = positions or Positions(options)
         self._clock = clock
         self._initial: dict[TopicPartition, int] | None = None
+        self._initial_ids: TopicIds = {}
         self._initial_is_logged = _is_reproducible(self._starting)
         self._latest: dict[TopicPartition, int] | None = None
+        self._latest_ids: TopicIds = {}
         self._target: dict[TopicPartition, int] | None = None
         self._last_trigger_s: float | None = None
         self._planned: tuple[JsonOffsets, JsonOffsets, list[InputPartition]] | None = None
@@ -197,13 +233,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Asked more than once for the first batch, and always answered the same."""
         if self._initial is None:
             self._initial = self._positions.resolve(self._starting)
+            self._initial_ids = self._positions.topic_ids
             if self._target is not None and not _is_reproducible(self._starting):
                 # The end was taken a moment ago, before the beginning.
                 self._target |= {place: max(at, self._target.get(place, at)) for place, at in self._initial.items()}
-        return to_json(self._initial)
+        return to_json(self._initial, self._initial_ids)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._positions.latest({})
+        self._latest_ids = self._positions.topic_ids
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What Spark hands back to `latestOffset`, unless the trigger asks for everything."""
@@ -214,25 +252,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
-        known = from_json(start)
-        self._latest = self._positions.latest(known) if self._target is None else self._target
+        known, ids = from_json(start), topic_ids_in(start)
+        self._look(known, ids)
+        assert self._latest is not None
         if not self._initial_is_logged and known == self._initial:
             self._initial_is_logged = True
-            return to_json(known)
-        if isinstance(limit, ReadAllAvailable):
-            return to_json(self._latest)
-        return to_json(self._admitted(known, self._latest))
+            return start
+        known = self._of_the_same_topics(known, ids, self._latest_ids)
+        end: OffsetsOf | None = self._latest
+        if not isinstance(limit, ReadAllAvailable):
+            end = self._admitted(known, self._latest)
+        return start if end is None else to_json(end, self._latest_ids)
+
+    def _look(self, known: OffsetsOf, ids: TopicIds) -> None:
+        if self._target is None or other_topics(ids, self._latest_ids):
+            self._latest = self._positions.latest(known, ids)
+            self._latest_ids = self._positions.topic_ids
+            if self._target is not None:  # of another topic by now, unless a broker was behind
+                self._target = self._latest
+        else:
+            self._latest = self._target
 
     def reportLatestOffset(self) -> JsonOffsets | None:  # noqa: N802
-        return None if self._latest is None else to_json(self._latest)
+        return None if self._latest is None else to_json(self._latest, self._latest_ids)
 
-    def _admitted(self, known: OffsetsOf, latest: OffsetsOf) -> OffsetsOf:
+    def _of_the_same_topics(self, known: OffsetsOf, ids: TopicIds, now: TopicIds) -> dict[TopicPartition, int]:
+        """Without those of topics that were created anew: all of these is new, if it may be read at all."""
+        others = other_topics(ids, now)
+        for topic in others:
+            self._report(recreated(topic, ids[topic], now[topic]), RECREATED_ADVICE)
+        return {place: at for place, at in known.items() if place[0] not in others}
+
+    def _admitted(self, known: OffsetsOf, latest: OffsetsOf) -> OffsetsOf | None:
+        """How far the next batch goes; None if it is to wait."""
         new = self._positions.earliest_of_existing(latest.keys() - known.keys())
         begin = {**known, **new}
         # With a target there is no more to wait for.
         least = self._options.records_per_trigger_min if self._target is None else None
         if least is not None and self._is_too_little(behind(begin, latest), least):
-            return known
+            return None
         most = self._options.records_per_trigger_max
         return latest if most is None else limited(most, begin, latest)
 
@@ -248,16 +306,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         """Spark may ask several times about one batch."""
         if self._planned is None or self._planned[:2] != (start, end):
-            self._planned = (start, end, self._plan(from_json(start), from_json(end)))
+            self._planned = (start, end, self._plan(start, end))
         return self._planned[2]
 
-    def _plan(self, begin: dict[TopicPartition, int], end: dict[TopicPartition, int]) -> list[InputPartition]:
+    def _plan(self, start: JsonOffsets, logged_end: JsonOffsets) -> list[InputPartition]:
+        begin, end = from_json(start), from_json(logged_end)
+        begin_ids, end_ids = topic_ids_in(start), topic_ids_in(logged_end)
         if self._planned is None and begin == self._initial:
             begin = self._as_logged(begin, end)
+        # A batch that is replayed may be of a topic that is gone by now: nothing of it can be read.
+        gone = other_topics(end_ids, self._positions.topic_ids)
+        end = self._of_the_same_topics(end, end_ids, self._positions.topic_ids)
+        begin = {place: at for place, at in begin.items() if place[0] not in gone}
+        begin = self._of_the_same_topics(begin, _without(begin_ids, gone), end_ids)
         new = self._positions.earliest_of_existing(end.keys() - begin.keys())
         if problem := loss(begin, end, new):
             self._report(problem)
-        return _tasks(self._options, {**begin, **new}, end)
+        return _tasks(self._options, {**begin, **new}, end, {**self._positions.topic_ids, **end_ids})
 
     def _as_logged(self, begin: OffsetsOf, end: OffsetsOf) -> dict[TopicPartition, int]:
         """The first batch may be a replay, planned by a driver that died, and the beginning found out anew just now.
@@ -269,9 +334,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return known
         return {place: min(at, end[place]) for place, at in known.items()}
 
-    def _report(self, problem: str) -> None:
+    def _report(self, problem: str, advice: str = FAIL_ADVICE) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{problem}. {FAIL_ADVICE}")
+            raise DataLossError(f"{problem}. {advice}")
         log.warning("%s; the query goes on without, since failOnDataLoss is false", problem)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -279,6 +344,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         disconnect(self._options.settings)
+
+
+def _without(topic_ids: TopicIds, topics: Collection[str]) -> TopicIds:
+    return {topic: topic_id for topic, topic_id in topic_ids.items() if topic not in topics}
 
 
 def _is_reproducible(position: Position) -> bool:
@@ -290,8 +359,8 @@ def _is_reproducible(position: Position) -> bool:
     return isinstance(position, Timestamps) and not position.or_latest
 
 
-def _tasks(options: SourceOptions, start: OffsetsOf, end: OffsetsOf) -> list[InputPartition]:
-    ranges = split(ranges_of(start, end), options.partitions_min, options.records_per_partition_max)
+def _tasks(options: SourceOptions, start: OffsetsOf, end: OffsetsOf, topic_ids: TopicIds) -> list[InputPartition]:
+    ranges = split(ranges_of(start, end, topic_ids), options.partitions_min, options.records_per_partition_max)
     return [OffsetRanges(each) for each in gathered(ranges, options.records_per_partition_min)]
 
 
@@ -325,7 +394,7 @@ def _rows(options: SourceOptions, work: Range) -> Iterator[pa.RecordBatch]:
         except DataLost as problem:
             _lost(options, problem)
             position, end = max(position, problem.first), min(end, problem.end)
-        except TopicMissingError as problem:
+        except (TopicMissingError, NothingDelivered) as problem:
             _lost(options, problem)
             return
 
@@ -342,10 +411,12 @@ def _fetched(
         read_committed=options.read_committed,
         fetch_bytes=options.fetch_bytes,
         patience_s=options.read_patience_s,
+        topic_id=work.topic_id,
     )
 
 
 def _lost(options: SourceOptions, problem: OnceflowError) -> None:
     if options.fail_on_data_loss:
-        raise DataLossError(f"{problem}. {FAIL_ADVICE}") from None
+        advice = RECREATED_ADVICE if isinstance(problem, TopicRecreated) else FAIL_ADVICE
+        raise DataLossError(f"{problem}. {advice}") from None
     log.warning("%s; the query goes on without, since failOnDataLoss is false", problem)

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
+from uuid import UUID
 
 from onceflow.client.addresses import Address
 from onceflow.client.settings import ClientSettings
@@ -56,6 +57,9 @@ class FakeBroker:
         self.features: dict[str, int] = {}
         self.topics: dict[str, int] = {}
         """Names to numbers of partitions."""
+        self.topic_ids: dict[str, UUID] = {}
+        """Names to ids; a topic that is not in here has none, as with an old broker."""
+        self.leader_epoch = -1
         self.seen: list[tuple[Message, int]] = []
         """All requests but ApiVersions, with their versions."""
         self._answers: dict[type[Message], Callable[[Any], Answer]] = {
@@ -154,8 +158,9 @@ class FakeBroker:
                 MetadataResponseTopic(
                     error_code=0 if name in self.topics else 3,
                     name=name,
+                    topic_id=self.topic_ids.get(name),
                     partitions=[
-                        MetadataResponsePartition(partition_index=index, leader_id=1)
+                        MetadataResponsePartition(partition_index=index, leader_id=1, leader_epoch=self.leader_epoch)
                         for index in range(self.topics.get(name, 0))
                     ],
                 )

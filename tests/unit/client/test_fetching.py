@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -15,7 +16,9 @@ from onceflow.client.connection import ApiMissing, NoAnswer
 from onceflow.client.fetching import (
     CommittedFilter,
     DataLost,
+    NothingDelivered,
     NotYet,
+    TopicRecreated,
     committed_offsets,
     fetch,
     list_offsets,
@@ -74,6 +77,8 @@ class Log:
         self.first = 0
         self.end = read_header(batches[-1]).last_offset + 1 if batches else 0
         self.stable: int | None = None
+        self.withheld: int | None = None
+        """Readers of committed records are given nothing from this offset on."""
         self.asked: list[int] = []
         """The offsets of all fetches."""
 
@@ -83,6 +88,9 @@ class Log:
         if not self.first <= asked.fetch_offset <= self.end:
             return answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=-1)
         found = [each for each in self.batches if read_header(each).last_offset >= asked.fetch_offset]
+        if request.isolation_level == 1:
+            limit = min(each for each in (self.end, self.stable, self.withheld) if each is not None)
+            found = [each for each in found if read_header(each).base_offset < limit]
         return answer(
             high_watermark=self.end,
             last_stable_offset=self.end if self.stable is None else self.stable,
@@ -165,7 +173,7 @@ def test_batches_before_the_position_are_left_out(cluster: Cluster, serve: Calla
     assert read(cluster, 2, 4) == [[2]]
 
 
-def test_fetches_go_to_the_leader_in_versions_that_only_leaders_answer(
+def test_without_topic_ids_fetches_are_of_versions_that_only_leaders_answer(
     cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
 ) -> None:
     serve(Log(data(0)))
@@ -264,14 +272,75 @@ def test_batches_that_compaction_emptied_are_left_out(cluster: Cluster, serve: C
     assert read(cluster, 0, 7) == [[5]]
 
 
-def test_a_tail_that_compaction_removed_is_believed_after_several_empty_answers(
-    cluster: Cluster, serve: Callable[[Log], Log], monkeypatch: pytest.MonkeyPatch
+def test_empty_answers_are_not_taken_for_the_end_however_many_come(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a broker answers while its read from remote storage takes too long."""
+    monkeypatch.setattr(offsets, "BACKOFF_S", 0.001)
+    log = serve(Log(data(0), data(2)))
+    answered_late(broker, log, *[lambda: answer(high_watermark=4, last_stable_offset=4)] * 12)
+    assert read(cluster, 0, 4) == [[0, 2]]
+
+
+@pytest.mark.parametrize("read_committed", [True, False])
+def test_records_that_never_come_are_an_error_after_the_time_limit(
+    cluster: Cluster, serve: Callable[[Log], Log], monkeypatch: pytest.MonkeyPatch, read_committed: bool
 ) -> None:
     monkeypatch.setattr(offsets, "BACKOFF_S", 0.001)
     log = serve(Log(data(0)))
     log.end = 10
+    lists = read_range(cluster, *ORDERS, 0, 10, read_committed=read_committed, patience_s=0.3)
+    assert [header.base_offset for header, _ in next(lists)] == [0]
+    with pytest.raises(
+        NothingDelivered, match=r"no records of orders-0 came from offset 2 on, .* log ends at 10"
+    ) as late:
+        next(lists)
+    assert log.asked.count(2) > 5
+    assert (late.value.place, late.value.position, late.value.end) == (ORDERS, 2, 10)
+
+
+def test_what_was_never_delivered_can_be_told_to_another_process() -> None:
+    late = pickle.loads(pickle.dumps(NothingDelivered("silence", ORDERS, position=3, end=9)))
+    assert (str(late), late.place, late.position, late.end) == ("silence", ORDERS, 3, 9)
+
+
+def test_a_tail_that_compaction_removed_is_passed_by_the_empty_batch_that_is_left_of_it(
+    cluster: Cluster, serve: Callable[[Log], Log]
+) -> None:
+    """Kafka's cleaner keeps the last batch of what it cleans, without its records (KAFKA-17076), and so does ours."""
+    log = serve(Log(data(0), build_batch([], base_offset=2, last_offset_delta=7)))
     assert read(cluster, 0, 10) == [[0]]
-    assert log.asked == [0, 2, 2, 2, 2, 2]
+    assert log.asked == [0]
+
+
+def test_a_tail_that_compaction_removed_before_an_open_transaction_is_passed_by_the_batch_behind_it(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
+) -> None:
+    """A reader of committed records is not given what is open; that it begins behind the range is proof enough."""
+    log = serve(Log(data(0), data(10, producer_id=7, transactional=True)))
+    log.stable = 10
+    assert read(cluster, 0, 8) == [[0]]
+    assert [request.isolation_level for request in broker.requests(FetchRequest)] == [1, 1, 0]
+
+
+def test_an_open_transaction_inside_of_the_range_is_no_proof_that_the_rest_was_removed(
+    cluster: Cluster, serve: Callable[[Log], Log]
+) -> None:
+    log = serve(Log(data(0), data(2), data(10, producer_id=7, transactional=True)))
+    log.stable = 10
+    log.withheld = 2
+    with pytest.raises(NothingDelivered):
+        read(cluster, 0, 8, patience_s=0.1)
+
+
+def test_an_answer_without_records_from_a_log_that_begins_later_is_lost_data(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
+) -> None:
+    log = serve(Log(data(6)))
+    log.first = 6
+    broker.on(FetchRequest, lambda _: answer(high_watermark=8, last_stable_offset=8, log_start_offset=6))
+    with pytest.raises(DataLost, match="offsets 2 to 5 of orders-0 are gone"):
+        read(cluster, 2, 8, patience_s=0.1)
 
 
 def test_an_empty_answer_now_and_then_does_not_end_the_range(
@@ -287,6 +356,101 @@ def test_an_empty_answer_now_and_then_does_not_end_the_range(
 
     broker.on(FetchRequest, answers)
     assert read(cluster, 0, 4) == [[0], [2]]
+
+
+# --- which topic is read
+
+OLD, NEW = (UUID("00000000-0000-4000-8000-00000000000" + digit) for digit in "12")
+
+
+def test_topics_are_asked_for_by_id_and_leaders_in_their_epoch(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
+) -> None:
+    broker.topic_ids["orders"], broker.leader_epoch = OLD, 5
+    serve(Log(data(0)))
+    assert read(cluster, 0, 2) == [[0]]
+    [(request, version)] = [each for each in broker.seen if isinstance(each[0], FetchRequest)]
+    assert version == 13
+    assert request.topics[0].topic_id == OLD  # type: ignore[attr-defined]
+    assert request.topics[0].partitions[0].current_leader_epoch == 5  # type: ignore[attr-defined]
+
+
+def test_another_topic_under_the_same_name_is_not_read(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "MISSING_PATIENCE_S", 0.1)
+    broker.topic_ids["orders"] = NEW
+    serve(Log(data(0)))
+    old, new = "AAAAAAAAQACAAAAAAAAAAQ", "AAAAAAAAQACAAAAAAAAAAg"
+    with pytest.raises(TopicRecreated, match=rf"'orders' was deleted and created again: its id was {old} and is {new}"):
+        read(cluster, 0, 2, topic_id=old)
+    assert broker.requests(FetchRequest) == []
+    assert read(cluster, 0, 2, topic_id=new) == [[0]]
+
+
+def test_a_topic_that_is_created_anew_between_two_fetches_is_not_read_on(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "MISSING_PATIENCE_S", 0.1)
+    broker.topic_ids["orders"] = OLD
+    log = serve(Log(data(0), data(2), batches_per_fetch=1))
+
+    def by_id(request: FetchRequest) -> FetchResponse:
+        if request.topics[0].topic_id != broker.topic_ids["orders"]:
+            return answer(error_code=ErrorCode.UNKNOWN_TOPIC_ID, high_watermark=-1)
+        return log.fetched(request)
+
+    broker.on(FetchRequest, by_id)
+    lists = read_range(cluster, *ORDERS, 0, 4)
+    assert [header.base_offset for header, _ in next(lists)] == [0]
+    broker.topic_ids["orders"] = NEW
+    with pytest.raises(TopicRecreated):
+        next(lists)
+
+
+def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
+) -> None:
+    """Metadata may come from a broker that is behind: it names the topic that had the name before."""
+    broker.topic_ids["orders"] = OLD
+    known = iter([OLD, OLD])
+
+    def metadata(request: MetadataRequest) -> Any:
+        if request.topics:
+            broker.topic_ids["orders"] = next(known, NEW)
+        return broker._metadata(request)
+
+    broker.on(MetadataRequest, metadata)
+    serve(Log(data(0)))
+    assert read(cluster, 0, 2, topic_id="AAAAAAAAQACAAAAAAAAAAg") == [[0]]
+
+
+def test_a_topic_that_was_created_anew_can_be_told_to_another_process() -> None:
+    found = pickle.loads(pickle.dumps(TopicRecreated.of("orders", "old", "new")))
+    assert (found.topic, str(found)) == ("orders", str(TopicRecreated.of("orders", "old", "new")))
+
+
+def test_the_replica_that_the_leader_prefers_is_asked(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
+) -> None:
+    broker.topic_ids["orders"] = OLD
+    log = serve(Log(data(0)))
+    answered_late(broker, log, lambda: answer(high_watermark=2, last_stable_offset=2, preferred_read_replica=1))
+    assert read(cluster, 0, 2) == [[0]]
+    assert len(broker.requests(FetchRequest)) == 2
+
+
+def test_an_answer_about_another_partition_is_not_taken_for_this_one(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
+) -> None:
+    log = serve(Log(data(0)))
+    other = PartitionData(partition_index=3, high_watermark=9, records=data(0, 9))
+    answered_late(
+        broker,
+        log,
+        lambda: FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[other])]),
+    )
+    assert read(cluster, 0, 2) == [[0]]
 
 
 # --- what is waited for
@@ -513,6 +677,14 @@ def test_committed_offsets_of_named_partitions(cluster: Cluster, broker: FakeBro
     [request] = broker.requests(OffsetFetchRequest)
     [topic] = request.groups[0].topics
     assert (topic.name, topic.partition_indexes) == ("orders", [0])
+
+
+def test_a_partition_that_the_answer_leaves_out_is_not_taken_for_one_without_an_offset(
+    cluster: Cluster, broker: FakeBroker
+) -> None:
+    answers = [group_offsets((0, 4, 0)), OffsetFetchResponse(), group_offsets((0, 4, 0), (1, 7, 0))]
+    broker.on(OffsetFetchRequest, lambda _: answers.pop(0))
+    assert committed_offsets(cluster, "app", [ORDERS, ("orders", 1)]) == {ORDERS: 4, ("orders", 1): 7}
 
 
 def test_a_broker_too_old_for_stable_offsets_is_told_so(cluster: Cluster, broker: FakeBroker) -> None:

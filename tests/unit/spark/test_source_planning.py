@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Collection, Mapping
 from itertools import pairwise
@@ -15,7 +16,20 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from onceflow.client.cluster import TopicPartition
 from onceflow.spark.options import Position, SourceOptions
-from onceflow.spark.planning import Range, from_json, gathered, lag, limited, loss, ranges_of, split, to_json
+from onceflow.spark.planning import (
+    Range,
+    from_json,
+    gathered,
+    lag,
+    limited,
+    loss,
+    offsets_in,
+    other_topics,
+    ranges_of,
+    split,
+    to_json,
+    topic_ids_in,
+)
 from onceflow.spark.source import DataLossError, StreamReader
 
 P0, P1, P2 = ("orders", 0), ("orders", 1), ("orders", 2)
@@ -29,6 +43,37 @@ def test_offsets_are_written_in_one_order_whatever_order_they_come_in() -> None:
     offsets = {("b", 10): 1, ("b", 9): 2, ("a", 0): 3}
     assert str(to_json(offsets)) == "{'a': {'0': 3}, 'b': {'9': 2, '10': 1}}"
     assert from_json(to_json(offsets)) == offsets
+
+
+def test_topic_ids_come_last_and_are_no_offsets() -> None:
+    offsets = {("b", 0): 1, ("a", 0): 3}
+    whole = to_json(offsets, {"b": "idB", "a": "idA", "gone": "idC"})
+    assert json.dumps(whole) == '{"a": {"0": 3}, "b": {"0": 1}, "@topic_ids": {"a": "idA", "b": "idB"}}'
+    assert from_json(whole) == offsets
+    assert topic_ids_in(whole) == {"a": "idA", "b": "idB"}
+
+
+def test_offsets_without_ids_are_as_they_always_were() -> None:
+    assert to_json({P0: 1}, {}) == to_json({P0: 1}) == {"orders": {"0": 1}}
+    assert topic_ids_in({"orders": {"0": 1}}) == {}
+
+
+def test_what_begins_with_an_at_sign_is_no_topic() -> None:
+    assert from_json({"orders": {"0": 1}, "@topic_ids": {"orders": "x"}, "@later": [1]}) == {P0: 1}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("value", ['{"orders": {"0": 7}, "@topic_ids": {"orders": "x"}}', {"orders": {"0": 7}}])
+def test_offsets_are_read_from_text_or_from_what_it_means(value: Any) -> None:
+    assert offsets_in(value) == {P0: 7}
+
+
+@pytest.mark.parametrize("value", [None, "", "null", "17", '"text"', '{"logOffset": 3}', '{"a": {"0": "x"}}', [1]])
+def test_what_another_source_says_of_itself_is_nothing(value: Any) -> None:
+    assert offsets_in(value) == {}
+
+
+def test_another_id_is_another_topic_as_far_as_both_are_known() -> None:
+    assert other_topics({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "9", "d": "4"}) == ["b"]
 
 
 # --- limits
@@ -68,6 +113,12 @@ def test_a_limit_is_kept_up_to_one_per_partition_and_always_moves_on(
 
 def test_ranges_leave_out_what_is_empty_or_has_no_beginning() -> None:
     assert ranges_of({P0: 5, P1: 7}, {P1: 9, P0: 5, P2: 4}) == [Range("orders", 1, 7, 9)]
+
+
+def test_ranges_and_their_pieces_say_of_which_topic_they_are() -> None:
+    [whole] = ranges_of({P0: 0}, {P0: 10}, {"orders": "idA"})
+    assert whole == Range("orders", 0, 0, 10, "idA")
+    assert [each.topic_id for each in split([whole], 2, None)] == ["idA", "idA"]
 
 
 def test_a_large_range_is_cut_until_there_are_enough_tasks() -> None:
@@ -148,15 +199,18 @@ def test_lag_of_other_sources_is_nothing(offset: str | None) -> None:
 class FakePositions:
     """A cluster that is two dicts."""
 
-    def __init__(self, latest: dict[TopicPartition, int]) -> None:
+    def __init__(self, latest: dict[TopicPartition, int], **topic_ids: str) -> None:
         self.ends = latest
+        self.topic_ids = topic_ids
         self.begins = dict.fromkeys(latest, 0)
         self.initial: dict[TopicPartition, int] | None = None
 
     def resolve(self, position: Position) -> dict[TopicPartition, int]:
         return dict(self.ends if self.initial is None else self.initial)
 
-    def latest(self, known: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def latest(
+        self, known: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
+    ) -> dict[TopicPartition, int]:
         return dict(self.ends)
 
     def earliest_of_existing(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -316,6 +370,106 @@ def test_a_partition_that_went_back_ends_the_query_or_goes_on_from_its_end() -> 
     with pytest.raises(DataLossError, match="went back, from offset 50 to 8"):
         stream(FakePositions({P0: 8})).partitions(start, end)
     assert work(stream(FakePositions({P0: 8}), failOnDataLoss="false"), start, end) == []
+
+
+# --- topics that were created anew
+
+
+def with_id(topic_id: str, **partitions: int) -> dict[str, dict[str, Any]]:
+    offsets = {name.removeprefix("p"): at for name, at in partitions.items()}
+    return {"orders": offsets, "@topic_ids": {"orders": topic_id}}
+
+
+def ids_of_work(reader: StreamReader, start: Any, end: Any) -> list[tuple[str | None, int, int]]:
+    found = [work for each in reader.partitions(start, end) for work in each.value]
+    return [(each.topic_id, each.start, each.end) for each in found]
+
+
+def test_offsets_carry_the_ids_of_their_topics() -> None:
+    kafka = FakePositions({P0: 10}, orders="idA")
+    kafka.initial = {P0: 0}
+    reader = stream(kafka, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    assert (start, end) == (with_id("idA", p0=0), with_id("idA", p0=10))
+    assert reader.reportLatestOffset() == end
+    assert ids_of_work(reader, start, end) == [("idA", 0, 10)]
+    assert reader.latestOffset(end, EVERYTHING) == end, "nothing is new"
+
+
+def test_offsets_from_before_there_were_ids_go_on_and_get_them() -> None:
+    reader = stream(FakePositions({P0: 10}, orders="idA"))
+    end = reader.latestOffset({"orders": {"0": 4}}, EVERYTHING)
+    assert end == with_id("idA", p0=10)
+    assert ids_of_work(reader, {"orders": {"0": 4}}, end) == [("idA", 4, 10)]
+
+
+def test_a_batch_from_before_there_were_ids_is_replayed_with_those_of_now() -> None:
+    reader = stream(FakePositions({P0: 10}, orders="idA"))
+    assert ids_of_work(reader, {"orders": {"0": 4}}, {"orders": {"0": 8}}) == [("idA", 4, 8)]
+
+
+def test_a_topic_that_was_created_anew_ends_the_query_before_anything_is_logged() -> None:
+    reader = stream(FakePositions({P0: 80}, orders="idB"))
+    sentence = r"^topic 'orders' was deleted and created again: its id was idA and is idB now.* failOnDataLoss=false"
+    with pytest.raises(DataLossError, match=sentence):
+        reader.latestOffset(with_id("idA", p0=50), EVERYTHING)
+    with pytest.raises(DataLossError, match=sentence):
+        reader.partitions(with_id("idA", p0=50), with_id("idB", p0=80))
+
+
+def test_a_topic_that_was_created_anew_is_read_from_its_beginning_if_data_may_be_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kafka = FakePositions({P0: 80, P1: 3}, orders="idB")
+    reader = stream(kafka, failOnDataLoss="false")
+    start = with_id("idA", p0=50, p1=7, p2=9)
+    end = reader.latestOffset(start, EVERYTHING)
+    assert ids_of_work(reader, start, end) == [("idB", 0, 80), ("idB", 0, 3)]
+    assert "its id was idA and is idB now" in caplog.text
+
+
+def test_a_limit_counts_all_of_a_topic_that_was_created_anew() -> None:
+    reader = stream(FakePositions({P0: 80}, orders="idB"), failOnDataLoss="false", maxOffsetsPerTrigger="10")
+    end = reader.latestOffset(with_id("idA", p0=50), reader.getDefaultReadLimit())
+    assert end == with_id("idB", p0=10)
+
+
+def test_a_batch_that_waits_for_more_records_ends_where_it_begins_to_the_letter() -> None:
+    reader = stream(FakePositions({P0: 5}, orders="idA"), minOffsetsPerTrigger="10")
+    reader.latestOffset({"orders": {"0": 0}}, reader.getDefaultReadLimit())
+    start = {"orders": {"0": 4}}
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+
+
+def test_a_first_batch_that_is_replayed_after_its_topic_was_created_anew_ends_the_query() -> None:
+    """The beginning is found out anew then, and is one of the new topic."""
+    kafka = FakePositions({P0: 80}, orders="idB")
+    kafka.initial = {P0: 0}
+    logged = with_id("idA", p0=50)
+    strict, lenient = (stream(kafka, startingOffsets="earliest", failOnDataLoss=loss) for loss in ("true", "false"))
+    with pytest.raises(DataLossError, match="its id was idA and is idB now"):
+        strict.partitions(strict.initialOffset(), logged)
+    assert ids_of_work(lenient, lenient.initialOffset(), logged) == []
+    assert ids_of_work(lenient, logged, lenient.latestOffset(logged, EVERYTHING)) == [("idB", 0, 80)]
+
+
+def test_a_topic_that_was_created_anew_before_the_first_batch_is_read_from_its_beginning_if_data_may_be_lost() -> None:
+    kafka = FakePositions({P0: 50}, orders="idA")
+    kafka.initial = {P0: 20}
+    reader = stream(kafka, startingOffsets="earliest", failOnDataLoss="false")
+    start = reader.initialOffset()
+    kafka.topic_ids, kafka.ends = {"orders": "idB"}, {P0: 80}
+    assert ids_of_work(reader, start, reader.latestOffset(start, EVERYTHING)) == [("idB", 0, 80)]
+
+
+def test_available_now_looks_again_at_a_topic_that_was_created_anew() -> None:
+    """What was there when it began may have come from a broker that did not know yet."""
+    kafka = FakePositions({P0: 30}, orders="idA")
+    reader = stream(kafka)
+    reader.prepareForTriggerAvailableNow()
+    kafka.topic_ids, kafka.ends = {"orders": "idB"}, {P0: 80}
+    assert reader.latestOffset(with_id("idB", p0=50), EVERYTHING) == with_id("idB", p0=80)
 
 
 def test_a_reader_travels_to_the_executors() -> None:
