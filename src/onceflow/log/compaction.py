@@ -323,7 +323,10 @@ class Cleaner:
         draft = Draft(self._files, directory, first.base_offset, log.config)  # 1
         try:
             try:
-                taken, changed = yield from _in_thread(lambda: draft.write(parts, survivors, self.pace))  # 2
+                start_offset = log.start_offset
+                taken, changed = yield from _in_thread(
+                    lambda: draft.write(parts, survivors, self.pace, start_offset)  # 2
+                )
                 job.check()
                 if not changed:
                     draft.remove()

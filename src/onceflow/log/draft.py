@@ -140,10 +140,13 @@ class Draft:
     def path(self, suffix: str) -> Path:
         return cleaned(self._base.with_name(self._base.name + suffix))
 
-    def write(self, parts: list[Part], survivors: Survivors, pace: Callable[[], None]) -> tuple[int, bool]:
+    def write(
+        self, parts: list[Part], survivors: Survivors, pace: Callable[[], None], start_offset: int
+    ) -> tuple[int, bool]:
         """Write and sync what survives of the first few segments, as many as fit. [thread]
 
-        Returns how many, and whether anything would change.
+        Returns how many, and whether anything would change. Raises `CorruptLog` at a gap behind the start of the log:
+        in one segment with what follows, nobody could tell it from what compaction has removed.
         """
         for file in self._open:
             if file.size:  # left behind by an attempt that failed
@@ -183,6 +186,12 @@ class Draft:
                 aborted = survivors.aborts.of_marker(header.base_offset) if header.is_control else None
                 if aborted is not None and survivor and header.count:
                     segment.aborted.add(aborted)
+            reached = part.segment.base_offset if last is None else last.last_offset + 1
+            if reached < part.end_offset and part.end_offset > start_offset:
+                raise CorruptLog(
+                    f"{part.segment.log.path} ends at offset {reached}, and the next segment begins at offset "
+                    f"{part.end_offset}: records in between are missing."
+                )
         if last is not None and not last_stays:
             add(emptied(last), last)
             changes -= last.count == 0  # it was so before

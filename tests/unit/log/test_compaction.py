@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from onceflow.config import LONG_MAX
-from onceflow.errors import StorageError
+from onceflow.errors import CorruptLog, StorageError
 from onceflow.log import compaction, draft
 from onceflow.log.aborted import Aborts
 from onceflow.log.compaction import Cleaner, Pace
 from onceflow.log.files import RealFileSystem
 from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
+from onceflow.log.partition import PartitionLog
 from onceflow.log.validation import accept
 from onceflow.wire.batch import batches, read_header
 from onceflow.wire.compression import Codec
@@ -647,6 +648,37 @@ def test_a_damaged_batch_stops_compaction_for_good_and_touches_nothing(caplog: p
     assert "fails its checksum" in caplog.text
     assert not shop.is_due
     assert shop.offsets == [0, 1, 2, 3]
+
+
+def test_a_gap_is_not_compacted_away(caplog: pytest.LogCaptureFixture) -> None:
+    """A segment is missing. Merged, its neighbours would look as if its records had been replaced by later ones."""
+    shop = Shop(segment_bytes=150)
+    for value in range(0, 8, 2):
+        shop.segment((f"k{value}", "1"), (f"k{value + 1}", "1"))
+    assert [segment.base_offset for segment in shop.log.segments][:4] == [0, 2, 4, 6]
+    shop.files.remove(shop.log.segments[1].path(".log"))
+    log = PartitionLog(shop.files.kill(), shop.folder, settings_of(segment_bytes=10_000), shop.clock)
+    for step in Cleaner(log._files).clean(log, shop.clock.now_ms()):
+        step()
+    assert "records in between are missing" in caplog.text
+    assert [segment.base_offset for segment in log.segments][:3] == [0, 4, 6]
+    with pytest.raises(CorruptLog, match="nothing from offset 2 to 3"):
+        log.read(2, 1 << 20)
+
+
+def test_a_gap_before_the_log_start_does_not_keep_a_log_from_being_compacted() -> None:
+    """Of segments that were freed, some may come back after loss of power."""
+    shop = Shop(segment_bytes=150)
+    for _ in range(4):
+        shop.segment(("a", "1"), ("a", "2"))
+    shop.files.remove(shop.log.segments[1].path(".log"))
+    shop.files.replace(shop.folder / "log-start-offset", b"4\n")
+    log = PartitionLog(shop.files.kill(), shop.folder, settings_of(segment_bytes=10_000), shop.clock)
+    assert [segment.base_offset for segment in log.segments][:3] == [0, 4, 6]
+    for step in Cleaner(log._files).clean(log, shop.clock.now_ms()):
+        step()
+    assert [segment.base_offset for segment in log.segments][1] == 8
+    assert log.start_offset == 4
 
 
 # What happens meanwhile

@@ -559,7 +559,7 @@ def test_a_damaged_list_is_made_again_whatever_step_dies() -> None:
 
 
 def test_an_entry_that_was_torn_in_an_unfinished_checkpoint_is_dropped() -> None:
-    """Its marker did not get to disk, and of the marker's offset the last byte is missing: it seems to lie below the last
+    """Its marker did not get to disk, and of the marker's offset the last byte is missing: it seems to lie below the
     checkpoint. The transaction is then committed after all."""
     partition = Partition()
     partition.write(5)
