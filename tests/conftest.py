@@ -34,6 +34,7 @@ WITH_A_SESSION = (
     "test_jvm_source.py",
     "test_connect.py",
     "test_infrastructure.py",
+    "test_stopping.py",
 )
 KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 
