@@ -30,9 +30,10 @@ $(INSTALLED): pyproject.toml
 install_with_uv = ! $(BIN)/pip config list | grep -q index-url && $(PIP) install uv && \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python $(PACKAGES)
 
-setup: $(INSTALLED)  ## create .venv with the package and everything the tests need, Apache Kafka's jars and PostgreSQL included
+setup: $(INSTALLED)  ## create .venv with the package and everything the tests need, Apache Kafka's jars, PostgreSQL and a browser included
 	@$(BIN)/python -m tests.support.kafka_jars
 	@$(BIN)/python -m tests.support.postgresql_binaries
+	@$(BIN)/python -m tests.support.browser
 
 demo: $(INSTALLED)  ## orders on Spark, while everything is killed: and the output is exactly what it should be
 	@$(BIN)/onceflow demo orders
