@@ -42,6 +42,7 @@ ARTIFACTS = (
 )
 STREAMS_ARTIFACTS = (("org.apache.kafka", "kafka-streams", KAFKA_VERSION),)
 CONNECTOR_VERSION = "4.2.0"
+"""Spark's own is made for PySpark 4.2, and runs in 4.3, of which not every mirror of the registry has one."""
 CONNECTOR_ARTIFACTS = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION),
     # Not every mirror of the registry has a newer one, and the connector runs with this one.

@@ -6,7 +6,7 @@
     sink = onceflow.spark.KafkaSink(app_id="orders", bootstrap_servers="...", topic="invoices")
     orders.select("key", "value").writeStream.foreachBatch(sink).option("checkpointLocation", "...").start()
 
-Works on any Kafka from 3.6 on. Needs PySpark 4.2 or newer: `pip install 'onceflow[spark]'`. Names are
+Works on any Kafka from 3.6 on. Needs PySpark 4.2 or 4.3: `pip install 'onceflow[spark]'`. Names are
 imported when they are used.
 """
 
