@@ -2,16 +2,19 @@
 # the tests against Apache Kafka, Java 17+.
 
 PYTHON ?= python3
-VENV := .venv
+# The PySpark that is tested. With another one (make test-spark PYSPARK=4.3) every target has an environment of its own.
+PYSPARK_DEFAULT := 4.2
+PYSPARK ?= $(PYSPARK_DEFAULT)
+VENV := .venv$(addprefix -pyspark-,$(filter-out $(PYSPARK_DEFAULT),$(PYSPARK)))
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
-PACKAGES := --editable '.[dev]'
+PACKAGES := --editable '.[dev]' 'pyspark==$(PYSPARK).*'
 
 # The tests start hundreds of Python processes. Where this is set, each of them compiles again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-broker test check alerts-check bench-watching format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
+.PHONY: setup demo demo-broker test test-spark check alerts-check bench-watching format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,9 +33,10 @@ $(INSTALLED): pyproject.toml
 install_with_uv = ! $(BIN)/pip config list | grep -q index-url && $(PIP) install uv && \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python $(PACKAGES)
 
-setup: $(INSTALLED)  ## create .venv with the package and everything the tests need, Apache Kafka's jars and PostgreSQL included
+setup: $(INSTALLED)  ## create .venv with the package and everything the tests need, Apache Kafka's jars, PostgreSQL and a browser included
 	@$(BIN)/python -m tests.support.kafka_jars
 	@$(BIN)/python -m tests.support.postgresql_binaries
+	@$(BIN)/python -m tests.support.browser
 
 demo: $(INSTALLED)  ## orders on Spark, while everything is killed: and the output is exactly what it should be
 	@$(BIN)/onceflow demo orders
@@ -48,6 +52,10 @@ check: $(INSTALLED)  ## types, lint, layers
 test:  ## everything above, then all tests, against our broker and against Apache Kafka
 	@$(MAKE) --no-print-directory --jobs 2 setup check
 	$(BIN)/pytest -q --numprocesses 5 --dist loadscope
+
+test-spark: setup  ## the tests of all that stands on Spark, with the PySpark you name: make test-spark PYSPARK=4.3
+	$(BIN)/pytest -q --numprocesses 2 --dist loadscope tests/spark tests/pipelines tests/sinks tests/docs tests/monitor/test_spark_jobs.py \
+		tests/unit/spark tests/unit/pipelines tests/unit/sinks
 
 alerts-check: $(INSTALLED)  ## Prometheus' own opinion of the alert rules (needs promtool on the PATH)
 	promtool check rules --lint=all --lint-fatal monitoring/onceflow-alerts.yml
@@ -85,4 +93,4 @@ bench-watching: setup  ## what counting and the page cost the broker (five minut
 	$(BIN)/python -m benchmarks.watching --bytes 16384
 
 clean:  ## remove what the targets above made
-	rm -rf $(VENV) .cache build dist onceflow-verify onceflow-demo
+	rm -rf .venv .venv-pyspark-* .cache build dist onceflow-verify onceflow-demo

@@ -7,7 +7,7 @@ each broker. Everything else is divided by module and class, as xdist's `loadsco
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support import browser
 from tests.support.brokers import BROKERS, RunningBroker, Shared, running_broker
+from tests.support.browser import HOW_TO_GET_ONE
 from tests.support.raw import Wire
 
 
@@ -35,6 +37,7 @@ WITH_A_SESSION = (
     "test_jvm_source.py",
     "test_connect.py",
     "test_infrastructure.py",
+    "test_stopping.py",
 )
 KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 
@@ -62,6 +65,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {item for item in items if not _is_daily(item)}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tests that are skipped for want of a browser have one place, and so one line in the summary."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and report.longrepr[2].endswith(HOW_TO_GET_ONE):
+        report.longrepr = (browser.__file__, 1, report.longrepr[2])
+    return report
 
 
 def _turn(item: pytest.Item) -> int:

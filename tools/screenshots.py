@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import onceflow
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.support.browser import Page, found
+from tests.support.browser import HOW_TO_GET_ONE, Page, found
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LOOKS = {
@@ -145,7 +145,7 @@ def _ms() -> int:
 def look(url: str, folder: Path) -> None:
     program = found()
     if program is None:
-        raise SystemExit("There is no Chromium on the PATH, nor in CHROME.")
+        raise SystemExit(HOW_TO_GET_ONE)
     with Page(program, folder) as page:
         for name, settings in LOOKS.items():
             page.look(**settings)  # type: ignore[arg-type]

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.browser import Page, found
+from tests.support.browser import Page, found_or_skip
 
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    program = found()
-    if program is None:
-        pytest.skip("no Chromium on the PATH (or in CHROME)")
-    with Page(program, tmp_path_factory.mktemp("browser")) as page:
+    with Page(found_or_skip(), tmp_path_factory.mktemp("browser")) as page:
         yield page

@@ -17,10 +17,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.registry import CACHE, Artifact, JarsMissing, cached, download, only_one_process
+from tests.support.registry import CACHE, Download, JarsMissing, cached, jars, only_one_process
 
 __all__ = [
     "CACHE",
+    "DOWNLOADS",
     "KAFKA_VERSION",
     "JarsMissing",
     "JavaMissing",
@@ -41,6 +42,7 @@ ARTIFACTS = (
 )
 STREAMS_ARTIFACTS = (("org.apache.kafka", "kafka-streams", KAFKA_VERSION),)
 CONNECTOR_VERSION = "4.2.0"
+"""Spark's own is made for PySpark 4.2, and runs in 4.3, of which not every mirror of the registry has one."""
 CONNECTOR_ARTIFACTS = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION),
     # Not every mirror of the registry has a newer one, and the connector runs with this one.
@@ -51,11 +53,12 @@ CONNECTOR_ARTIFACTS = (
 )
 JAVA_MIN = 17
 
-JARS = CACHE / f"kafka-{KAFKA_VERSION}"
-STREAMS_JARS = CACHE / f"kafka-streams-{KAFKA_VERSION}"
+JARS = jars(f"kafka-{KAFKA_VERSION}", *ARTIFACTS)
+STREAMS_JARS = jars(f"kafka-streams-{KAFKA_VERSION}", *STREAMS_ARTIFACTS, alone=True)
 """Only the jar itself: what it needs is among the others, but for RocksDB (70 MB), for stores on disk."""
-CONNECTOR_JARS = CACHE / f"spark-kafka-{CONNECTOR_VERSION}"
+CONNECTOR_JARS = jars(f"spark-kafka-{CONNECTOR_VERSION}", *CONNECTOR_ARTIFACTS, alone=True)
 """Only these five: the rest is among Spark's own jars, and a second copy of those would be in the way."""
+DOWNLOADS = (JARS, STREAMS_JARS, CONNECTOR_JARS)
 
 
 class JavaMissing(RuntimeError):
@@ -99,23 +102,21 @@ def _printed_version(executable: str) -> str:
 
 def classpath() -> str:
     """A class path with everything Apache Kafka's server, clients and tools need; the first call may download it."""
-    return _folder(JARS, ARTIFACTS)
+    return _all_in(JARS)
 
 
 def streams_classpath() -> str:
     """What a Kafka Streams application needs whose stores are in memory."""
-    return os.pathsep.join((_folder(STREAMS_JARS, STREAMS_ARTIFACTS, alone=True), classpath()))
+    return os.pathsep.join((_all_in(STREAMS_JARS), classpath()))
 
 
 def connector_jars() -> list[Path]:
     """Spark's own Kafka source and sink, for `spark.jars`."""
-    _folder(CONNECTOR_JARS, CONNECTOR_ARTIFACTS, alone=True)
-    return sorted(CONNECTOR_JARS.glob("*.jar"))
+    return sorted(cached(CONNECTOR_JARS.section, CONNECTOR_JARS).glob("*.jar"))
 
 
-def _folder(folder: Path, artifacts: tuple[Artifact, ...], *, alone: bool = False) -> str:
-    cached(folder.name, lambda staging: download(artifacts, staging, alone=alone))
-    return f"{folder}{os.sep}*"
+def _all_in(download: Download) -> str:
+    return f"{cached(download.section, download)}{os.sep}*"
 
 
 if __name__ == "__main__":

@@ -20,12 +20,13 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from tests.support.registry import JarsMissing, cached, download
+from tests.support.registry import Download, JarsMissing, cached, jars
 
-__all__ = ["POSTGRESQL_VERSION", "ServerUser", "binaries", "jdbc_jar", "reachable_binaries", "server_user"]
+__all__ = ["DOWNLOADS", "POSTGRESQL_VERSION", "ServerUser", "binaries", "jdbc_jar", "reachable_binaries", "server_user"]
 
 POSTGRESQL_VERSION = "17.11.0"
 JDBC_VERSION = "42.7.8"
+PLATFORMS = ("linux-amd64", "linux-arm64v8", "darwin-amd64", "darwin-arm64v8")
 PROCESSORS = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64v8", "arm64": "arm64v8"}
 ServerUser = tuple[int, int]
 """The numbers of a user and of its group."""
@@ -33,14 +34,12 @@ ServerUser = tuple[int, int]
 
 def binaries() -> Path:
     """The folder with `bin`, `lib` and `share`; the first call may download it."""
-    return cached(f"postgresql-{POSTGRESQL_VERSION}", _unpack)
+    return cached(f"postgresql-{POSTGRESQL_VERSION}", _server(_platform()), _unpack)
 
 
 def jdbc_jar() -> Path:
     """PostgreSQL's driver for Java, which Spark's own writer needs."""
-    artifact = ("org.postgresql", "postgresql", JDBC_VERSION)
-    folder = cached(f"postgresql-jdbc-{JDBC_VERSION}", lambda staging: download((artifact,), staging, alone=True))
-    return folder / f"postgresql-{JDBC_VERSION}.jar"
+    return cached(JDBC.section, JDBC) / f"postgresql-{JDBC_VERSION}.jar"
 
 
 def server_user() -> ServerUser | None:
@@ -76,7 +75,6 @@ def _can_run(folder: Path, user: ServerUser) -> bool:
 
 
 def _unpack(folder: Path) -> None:
-    download((("io.zonky.test.postgres", _artifact(), POSTGRESQL_VERSION),), folder, alone=True)
     [jar] = folder.glob("*.jar")
     with zipfile.ZipFile(jar) as archive:
         [name] = [name for name in archive.namelist() if name.endswith(".txz")]
@@ -86,14 +84,23 @@ def _unpack(folder: Path) -> None:
     folder.chmod(0o755)  # whatever the umask is: the server may be another user
 
 
-def _artifact() -> str:
+def _platform() -> str:
     system, processor = platform.system().lower(), PROCESSORS.get(platform.machine().lower())
-    if system not in ("linux", "darwin") or processor is None:
+    if f"{system}-{processor}" not in PLATFORMS:
         raise JarsMissing(
             f"There is no PostgreSQL to download for {platform.system()} on {platform.machine()}; "
             "the tests of landing run on Linux and macOS, on x86-64 and 64-bit ARM."
         )
-    return f"embedded-postgres-binaries-{system}-{processor}"
+    return f"{system}-{processor}"
+
+
+def _server(on: str) -> Download:
+    artifact = ("io.zonky.test.postgres", f"embedded-postgres-binaries-{on}", POSTGRESQL_VERSION)
+    return jars(f"postgresql-{POSTGRESQL_VERSION}-{on}", artifact, alone=True)
+
+
+JDBC = jars(f"postgresql-jdbc-{JDBC_VERSION}", ("org.postgresql", "postgresql", JDBC_VERSION), alone=True)
+DOWNLOADS = (*map(_server, PLATFORMS), JDBC)
 
 
 if __name__ == "__main__":

@@ -305,7 +305,7 @@ def _source_options(options: Mapping[str, str]) -> Iterator[Finding]:
 @spark_check(
     "spark.version",
     "Version of PySpark",
-    why="Onceflow's source and sink are made for, and tested with, PySpark 4.2 and newer.",
+    why="Onceflow's source and sink are made for, and tested with, PySpark 4.2 and 4.3.",
 )
 def version(job: SparkFacts, case: Case) -> Iterator[Finding]:
     if job.version is None:

@@ -32,6 +32,7 @@ from onceflow.spark.progress import Progress
 from onceflow.spark.query import MicroBatch, query_is_active, running_batch
 from onceflow.spark.reasons import said_by_spark
 from onceflow.spark.resuming import Resuming
+from onceflow.spark.stopping import stop_is_recognised
 
 __all__ = ["SqlSink", "write"]
 
@@ -126,7 +127,7 @@ class SqlSink:
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         refuse_connect(frame)
-        with self._listeners.batch(self.app_id, batch_id):
+        with self._listeners.batch(self.app_id, batch_id), stop_is_recognised(frame, batch_id):
             self._take(frame, batch_id)
 
     def _take(self, frame: Any, batch_id: int) -> None:

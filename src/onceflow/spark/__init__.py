@@ -6,7 +6,7 @@
     sink = onceflow.spark.KafkaSink(app_id="orders", bootstrap_servers="...", topic="invoices")
     orders.select("key", "value").writeStream.foreachBatch(sink).option("checkpointLocation", "...").start()
 
-Works on any Kafka from 3.6 on. Needs PySpark 4.2 or newer: `pip install 'onceflow[spark]'`. Names are
+Works on any Kafka from 3.6 on. Needs PySpark 4.2 or 4.3: `pip install 'onceflow[spark]'`. Names are
 imported when they are used.
 """
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         BatchFailed,
         CheckpointMismatch,
         CommitUnknown,
+        QueryStopped,
         SinkError,
         TakenOver,
         TransactionTimedOut,
@@ -39,6 +40,7 @@ __all__ = [
     "CommitUnknown",
     "DataLossError",
     "KafkaSink",
+    "QueryStopped",
     "SinkError",
     "SinkListener",
     "Step",
@@ -66,7 +68,16 @@ _WHERE = {
     "SinkListener": "listening",
     "Step": "listening",
 } | dict.fromkeys(
-    ("BatchFailed", "CheckpointMismatch", "CommitUnknown", "SinkError", "TakenOver", "TransactionTimedOut"), "problems"
+    (
+        "BatchFailed",
+        "CheckpointMismatch",
+        "CommitUnknown",
+        "QueryStopped",
+        "SinkError",
+        "TakenOver",
+        "TransactionTimedOut",
+    ),
+    "problems",
 )
 
 

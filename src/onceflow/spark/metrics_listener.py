@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from onceflow.spark.listening import BatchFailure, BatchResult, SinkListener
 from onceflow.spark.metrics_queries import QueryMetrics
+from onceflow.spark.problems import QueryStopped
 
 __all__ = ["MetricsListener"]
 
@@ -86,7 +87,8 @@ class MetricsListener(SinkListener):
 
     def _see_failure(self, failure: BatchFailure) -> None:
         labels = (failure.app_id, failure.sink)
-        self._failures.labels(*labels, type(failure.problem).__name__).inc()
+        if not isinstance(failure.problem, QueryStopped):  # somebody wanted that
+            self._failures.labels(*labels, type(failure.problem).__name__).inc()
         self._attempts.labels(*labels).inc(failure.attempts)
 
     def _guarded(self, see: Callable[[], None]) -> None:

@@ -5,7 +5,8 @@
     |-- TransactionTimedOut    the batch took longer than transaction_timeout_ms: nothing of it is visible
     |-- BatchFailed            the tasks failed, after all retries: nothing of the batch is visible
     |-- CheckpointMismatch     the checkpoint and the progress in Kafka contradict each other: nothing was written
-    `-- CommitUnknown          the commit was not answered: visible as a whole or not at all; a restart finds out
+    |-- CommitUnknown          the commit was not answered: visible as a whole or not at all; a restart finds out
+    `-- QueryStopped           the query was stopped while the sink worked: no failure, and Spark shows it to nobody
 
 Wrong settings are `onceflow.errors.ConfigError`, as everywhere.
 """
@@ -14,7 +15,15 @@ from __future__ import annotations
 
 from onceflow.errors import OnceflowError
 
-__all__ = ["BatchFailed", "CheckpointMismatch", "CommitUnknown", "SinkError", "TakenOver", "TransactionTimedOut"]
+__all__ = [
+    "BatchFailed",
+    "CheckpointMismatch",
+    "CommitUnknown",
+    "QueryStopped",
+    "SinkError",
+    "TakenOver",
+    "TransactionTimedOut",
+]
 
 
 class SinkError(OnceflowError):
@@ -39,3 +48,7 @@ class CheckpointMismatch(SinkError):
 
 class CommitUnknown(SinkError):
     """The outcome of the commit is not known yet."""
+
+
+class QueryStopped(SinkError):
+    """The query was stopped in the middle of a micro-batch. Listeners are told; the query ends without an exception."""

@@ -43,6 +43,7 @@ from onceflow.spark.problems import SinkError
 from onceflow.spark.progress import Finished, Progress
 from onceflow.spark.query import MicroBatch, query_is_active, running_batch
 from onceflow.spark.resuming import Resuming
+from onceflow.spark.stopping import stop_is_recognised
 from onceflow.spark.writing import WriteSettings, check_columns
 
 __all__ = ["KafkaSink", "write"]
@@ -95,7 +96,7 @@ class KafkaSink:
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         refuse_connect(frame)
-        with self._writer.listeners.batch(self.app_id, batch_id):
+        with self._writer.listeners.batch(self.app_id, batch_id), stop_is_recognised(frame, batch_id):
             self._take(self._selected(frame), batch_id)
 
     def _take(self, frame: Any, batch_id: int) -> None:

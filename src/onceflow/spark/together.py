@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from onceflow.errors import ConfigError
+from onceflow.spark.stopping import stop_is_recognised
 
 __all__ = ["sinks"]
 
@@ -41,6 +42,10 @@ class _Together:
         self._persist = persist and len(several) > 1
 
     def __call__(self, frame: Any, batch_id: int) -> None:
+        with stop_is_recognised(frame, batch_id):
+            self._take(frame, batch_id)
+
+    def _take(self, frame: Any, batch_id: int) -> None:
         for each in self._sinks:
             check = getattr(each, "check", None)
             if check is not None:

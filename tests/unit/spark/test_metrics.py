@@ -29,7 +29,7 @@ from onceflow.spark.listening import (
     stop_listening,
 )
 from onceflow.spark.metrics import MetricsListener, MetricsServer, serve_by_environment
-from onceflow.spark.problems import BatchFailed, SinkError
+from onceflow.spark.problems import BatchFailed, QueryStopped, SinkError
 from tests.support.sql_sink_cases import UPSERT
 from tests.support.sql_sink_places import SqlitePlace
 from tests.support.sql_sink_without_spark import Job, without_spark
@@ -114,6 +114,14 @@ def test_failures_are_counted_by_what_was_raised_with_the_attempts_they_took(lis
     assert scrape.value("microbatch_failures_total", app="app", sink="sql", reason="BatchFailed") == 2
     assert scrape.value("microbatch_failures_total", app="app", sink="sql", reason="SinkError") == 1
     assert scrape.value("microbatch_attempts_total", app="app", sink="sql") == 9
+
+
+def test_a_query_that_is_stopped_in_the_middle_of_a_micro_batch_is_no_failure(listener: MetricsListener) -> None:
+    stop = QueryStopped("the query was stopped")
+    listener.on_failure(BatchFailure(app_id="app", batch_id=0, sink="sql", attempts=1, problem=stop))
+    scrape = scraped(listener)
+    assert not scrape.has("microbatch_failures_total")
+    assert scrape.value("microbatch_attempts_total", app="app", sink="sql") == 1
 
 
 def test_applications_and_sinks_are_told_apart(listener: MetricsListener) -> None:

@@ -11,11 +11,8 @@ import pytest
 from onceflow.verify import report
 from onceflow.verify.history import History, Operation, Outcome
 from onceflow.verify.verdict import Verdict
-from tests.support.browser import Page, found
+from tests.support.browser import Page, found_or_skip
 from tests.unit.verify.sample_run import SampleRun
-
-PROGRAM = found()
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium on the PATH (or in CHROME)")
 
 COLOURED = """(() => {
   const canvas = document.getElementById("lanes");
@@ -31,8 +28,7 @@ DRAWN = "document.getElementById('lanes').toDataURL()"
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    assert PROGRAM is not None
-    with Page(PROGRAM, tmp_path_factory.mktemp("browser")) as page:
+    with Page(found_or_skip(), tmp_path_factory.mktemp("browser")) as page:
         yield page
         assert page.complaints == []
 
