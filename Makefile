@@ -11,7 +11,7 @@ PACKAGES := --editable '.[dev]'
 # The tests start hundreds of Python processes. Where this is set, each of them compiles again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-broker test check alerts-check bench-watching format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
+.PHONY: setup demo demo-broker test check repeat-tests alerts-check bench-watching format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,9 @@ check: $(INSTALLED)  ## types, lint, layers
 test:  ## everything above, then all tests, against our broker and against Apache Kafka
 	@$(MAKE) --no-print-directory --jobs 2 setup check
 	$(BIN)/pytest -q --numprocesses 5 --dist loadscope
+
+repeat-tests: setup  ## the same tests several times, counted by test: make repeat-tests ARGS="--times 20 --busy 2 tests/broker"
+	$(BIN)/python tools/repeat_tests.py $(ARGS)
 
 alerts-check: $(INSTALLED)  ## Prometheus' own opinion of the alert rules (needs promtool on the PATH)
 	promtool check rules --lint=all --lint-fatal monitoring/onceflow-alerts.yml
