@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 AS_MAKE_TEST = ["--numprocesses", "5", "--dist", "loadscope"]
 WAITS = re.compile(
     r"subprocess|multiprocessing|threading|ThreadPoolExecutor|ProcessPoolExecutor|asyncio"
-    r"|\beventually\b|\bWire\b|BrokerProcess|onceflow\.Broker\(|FakeBroker|ApacheKafka|SecuredKafka|SecuredBroker|Workers\("
+    r"|\beventually\b|secured_broker|\bWire\b|BrokerProcess|onceflow\.Broker\(|FakeBroker|ApacheKafka|SecuredKafka|SecuredBroker|Workers\("
     r"|\bbroker: RunningBroker|tests\.support\.(clients|postgresql|spark|browser|scraping)"
 )
 """A test file with one of these words waits for another process or thread."""
