@@ -40,8 +40,9 @@ demo: $(INSTALLED)  ## orders on Spark, while everything is killed: and the outp
 demo-broker: $(INSTALLED)  ## lost acknowledgements, cut connections, kill -9: and every message is stored once
 	@$(BIN)/python demo/exactly_once_writes.py
 
-check: $(INSTALLED)  ## types, lint, layers
+check: $(INSTALLED)  ## types, lint, layout, layers
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
