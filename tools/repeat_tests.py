@@ -119,13 +119,15 @@ def selected(root: Path, selection: str, arguments: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def busy_cores(number: int) -> Iterator[None]:
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    """They end with this process, too, if that is killed."""
+    loop = f"import os\nwhile os.getppid() == {os.getpid()}: sum(range(100_000))"
+    loops = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(number)]
     try:
         yield
     finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
+        for each in loops:
+            each.kill()
+            each.wait()
 
 
 def clone(target: Path) -> Path:
@@ -153,8 +155,8 @@ def run_once(number: int, root: Path, python: str, arguments: Sequence[str], log
         )
         try:
             code = process.wait()
-        except BaseException:
-            os.killpg(process.pid, signal.SIGTERM)
+        except KeyboardInterrupt:
+            os.killpg(process.pid, signal.SIGKILL if background else signal.SIGINT)
             process.wait()
             raise
     run = Run(number, code, time.monotonic() - began, read_report(report))
@@ -246,7 +248,13 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_known_args(argv)
 
 
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main(argv: Sequence[str] | None = None) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):  # it may itself be in the background
+        signal.signal(number, interrupt)
     options, arguments = parse(argv)
     logs = options.logs.resolve()
     logs.mkdir(parents=True, exist_ok=True)

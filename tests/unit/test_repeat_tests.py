@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tools.repeat_tests import ROOT, waiting_files
+
+from tests.support.waiting import eventually
 
 TESTS = """
 import signal
@@ -36,7 +40,8 @@ def test_is_started_like_this():
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take longer than the tests
     (tmp_path / "a path").mkdir()
     (tmp_path / "a path" / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "a path" / "test_some.py").write_text(TESTS)
@@ -79,6 +84,30 @@ def test_all_green_is_exit_code_0_and_leaves_no_logs(folder: Path) -> None:
     assert code == 0, said
     assert "run 1 of 1: 2 passed, 0 failed, 0 skipped" in said
     assert list((folder / "logs").glob("*.log")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_ends_it_ends_everything_that_it_has_started_and_is_told_what_was_counted(
+    folder: Path, number: signal.Signals
+) -> None:
+    (folder / "test_some.py").write_text(
+        "import time\nfrom pathlib import Path\n"
+        "def test_waits():\n"
+        "    if Path('first').exists():\n        Path('second').touch()\n        time.sleep(600)\n"
+        "    Path('first').touch()\n"
+    )
+    command = [sys.executable, str(ROOT / "tools" / "repeat_tests.py"), "--logs", "logs", "--busy", "1"]
+    with subprocess.Popen([*command, "test_some.py"], cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "run 1 of 5" in process.stdout.readline()
+        eventually((folder / "second").exists, "the second run waits", timeout_s=60)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 2
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 130
+    assert "1 of 1 runs green" in said
+    assert [each for each in children if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
 
 
 @pytest.mark.parametrize("arguments", [["-k", "no such test"], ["no_such_file.py"]])
