@@ -14,7 +14,7 @@ PACKAGES := --editable '.[dev]' 'pyspark==$(PYSPARK).*'
 # The tests start hundreds of Python processes. Where this is set, each of them compiles again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-broker test test-spark check alerts-check bench-watching format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
+.PHONY: setup demo demo-broker test test-spark check repeat-tests alerts-check bench-watching format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,8 +44,9 @@ demo: $(INSTALLED)  ## orders on Spark, while everything is killed: and the outp
 demo-broker: $(INSTALLED)  ## lost acknowledgements, cut connections, kill -9: and every message is stored once
 	@$(BIN)/python demo/exactly_once_writes.py
 
-check: $(INSTALLED)  ## types, lint, layers
+check: $(INSTALLED)  ## types, lint, layout, layers
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -56,6 +57,9 @@ test:  ## everything above, then all tests, against our broker and against Apach
 test-spark: setup  ## the tests of all that stands on Spark, with the PySpark you name: make test-spark PYSPARK=4.3
 	$(BIN)/pytest -q --numprocesses 2 --dist loadscope tests/spark tests/pipelines tests/sinks tests/docs tests/monitor/test_spark_jobs.py \
 		tests/unit/spark tests/unit/pipelines tests/unit/sinks
+
+repeat-tests: setup  ## the same tests several times, counted by test: make repeat-tests ARGS="--times 20 --busy 2 tests/broker"
+	$(BIN)/python tools/repeat_tests.py $(ARGS)
 
 alerts-check: $(INSTALLED)  ## Prometheus' own opinion of the alert rules (needs promtool on the PATH)
 	promtool check rules --lint=all --lint-fatal monitoring/onceflow-alerts.yml

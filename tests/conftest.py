@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 
+from onceflow.signals import restore_signals
 from tests.support import browser
 from tests.support.brokers import BROKERS, RunningBroker, Shared, running_broker
 from tests.support.browser import HOW_TO_GET_ONE
@@ -52,6 +53,9 @@ STARTED_FIRST = ("tests/spark/", "tests/pipelines/", "tests/verify/", "tests/doc
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # In this process and in xdist's workers, each of which comes here: what tests start inherits it, also where the
+    # tests run in the background of a shell, which ignores SIGINT and SIGQUIT there.
+    restore_signals()
     config.addinivalue_line(
         "markers", "daily_on_kafka: `make test` runs it on Apache Kafka too, not on our broker only"
     )

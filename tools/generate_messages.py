@@ -75,7 +75,7 @@ APIS = [
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "src" / "onceflow" / "wire" / "messages"
-LINE_LENGTH = 110
+LINE_LENGTH = 120
 
 KINDS = {"error_code": "int16", "timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 """kio's richer types, as they stand on the wire; every other kind has the same name there and here."""

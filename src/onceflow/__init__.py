@@ -4,6 +4,8 @@
 
     with onceflow.Broker(data_dir="data") as broker:
         print(broker.bootstrap)  # give this to any Kafka client
+
+The parts: `onceflow.spark`, `onceflow.sinks`, `onceflow.pipelines`, `onceflow.verify`, and the command `onceflow`.
 """
 
 from typing import TYPE_CHECKING, Any

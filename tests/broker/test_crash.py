@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,11 +222,16 @@ def read_all(broker: BrokerProcess, topic: str) -> list[list[bytes | None]]:
         return [client.read(topic, partition=partition) for partition in range(PARTITIONS)]
 
 
-def live_and_die(broker: BrokerProcess, seconds: float, dice: random.Random) -> int:
-    """Let the broker live for random spans, kill it, start it again; returns how often."""
+def live_and_die(
+    broker: BrokerProcess, seconds: float, dice: random.Random, is_enough: Callable[[int], bool] = lambda _: True
+) -> int:
+    """Let the broker live for random spans, kill it, start it again; returns how often.
+
+    At least for so many seconds, and until that number is enough: on a busy machine a start can take seconds.
+    """
     deadline = time.monotonic() + seconds
     deaths = 0
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or not is_enough(deaths):
         time.sleep(dice.uniform(0.0, 0.5))
         broker.kill()
         broker.start()
@@ -249,7 +254,11 @@ def test_acknowledged_records_survive_kills_once_and_in_order(tmp_path: Path, du
         everyone = [*retrying, forgetful, librdkafka]
         for writer in everyone:
             writer.start()
-        deaths = live_and_die(broker, 5.0 * SOAK, dice)
+
+        def is_enough(deaths: int) -> bool:
+            return deaths >= 3 and all(len(raw.acknowledged) > deaths for raw in (*retrying, forgetful))
+
+        deaths = live_and_die(broker, 5.0 * SOAK, dice, is_enough)
         sent_by_librdkafka = librdkafka.finish()
         for raw in (*retrying, forgetful):
             raw.finish()
@@ -264,8 +273,7 @@ def test_acknowledged_records_survive_kills_once_and_in_order(tmp_path: Path, du
         check_librdkafka(librdkafka, read_all(broker, "rd"), sent_by_librdkafka)
         counts = [len(writer.acknowledged) for writer in (*retrying, forgetful)]
         print(f"{deaths} deaths; batches {counts}; librdkafka {sent_by_librdkafka}")
-        assert deaths >= 3
-        assert min(counts) > deaths
+        assert is_enough(deaths)
 
         # And the memory that makes a retry harmless has survived as well.
         broker.kill()
@@ -381,8 +389,7 @@ def test_a_killed_broker_has_each_topic_whole_or_not_at_all(tmp_path: Path, dura
         worker = threading.Thread(target=create_and_delete, args=(broker, history, stop, random.Random(seed + 1)))
         worker.start()
         try:
-            live_and_die(broker, 3.0 * SOAK, dice)
-            eventually(history.is_long, "more than five topics are created or deleted", timeout_s=120)
+            live_and_die(broker, 3.0 * SOAK, dice, lambda _: history.is_long())
         finally:
             stop.set()
             worker.join(30)

@@ -205,7 +205,7 @@ def test_an_idempotent_producer_gets_through_when_syncs_work_again(
     faults.fail_syncs("orders-0")
     for _ in range(3):
         client.send_all([produce_request("orders", one)])
-        assert client.is_answered(within_s=5), "A retry under a failing disk is never answered."
+        assert client.is_answered(within_s=20), "A retry under a failing disk is never answered."
         assert client.receive_produced().error_code == STORAGE_ERROR
     faults.heal()
     assert client.produce("orders", one).base_offset == 1

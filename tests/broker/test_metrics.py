@@ -136,9 +136,12 @@ def test_waiting_for_the_disk_is_latency(broker: onceflow.Broker, wire: Wire, to
     assert took > fsync / 2  # the rounds of what creates a topic are in the other
 
 
-def test_consumers_count_by_the_isolation_level_of_their_last_fetch(broker: onceflow.Broker, topic: str) -> None:
+def test_consumers_count_by_the_isolation_level_of_their_last_fetch(
+    broker: onceflow.Broker, wire: Wire, topic: str
+) -> None:
     levels = ("read_committed", "read_uncommitted")
-    before = {level: value(scrape(broker), "onceflow_consumers", isolation_level=level) for level in levels}
+    found = settled(broker, wire, topic)
+    before = {level: value(found, "onceflow_consumers", isolation_level=level) for level in levels}
     with Wire(broker.bootstrap) as one, Wire(broker.bootstrap) as other:
         one.fetch(topic, 0, max_wait_ms=0, isolation_level=READ_UNCOMMITTED)
         one.fetch(topic, 0, max_wait_ms=0, isolation_level=READ_COMMITTED)
@@ -149,8 +152,8 @@ def test_consumers_count_by_the_isolation_level_of_their_last_fetch(broker: once
         reaches(broker, before[level], "onceflow_consumers", isolation_level=level)
 
 
-def test_connections_are_counted(broker: onceflow.Broker) -> None:
-    before = scrape(broker)
+def test_connections_are_counted(broker: onceflow.Broker, wire: Wire, topic: str) -> None:
+    before = settled(broker, wire, topic)
     accepted = value(before, "onceflow_connections_accepted_total")
     with Wire(broker.bootstrap) as one:
         one.new_producer()

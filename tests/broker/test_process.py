@@ -389,6 +389,29 @@ time.sleep(600)
         assert client.read("orders") == [b"one"]
 
 
+def test_ctrl_c_in_a_terminal_is_for_the_program_and_its_broker_is_still_there(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to all processes of the foreground's group."""
+    program = f"""
+import onceflow, time
+from tests.support.raw_client import RawClient
+with onceflow.Broker(data_dir={str(tmp_path / "data")!r}) as broker:
+    try:
+        print(broker.pid, flush=True)
+        time.sleep(600)
+    except KeyboardInterrupt:
+        with RawClient(broker.bootstrap) as client:
+            print(client.make_topic("goodbye"), flush=True)
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        broker = psutil.Process(int(parent.stdout.readline()))
+        os.killpg(parent.pid, signal.SIGINT)
+        assert parent.stdout.read() == "0\n"
+        assert parent.wait(30) == 0
+        assert not broker.is_running()
+
+
 # The pytest plugin
 
 

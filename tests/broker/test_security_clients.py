@@ -144,12 +144,13 @@ def test_a_certificate_names_its_owner_and_acls_go_by_the_name(tmp_path: Path) -
 
 
 def test_librdkafka_stays_connected_over_several_logins(tmp_path: Path) -> None:
-    """More than a second each: who logs in again earlier is refused, as by Kafka."""
-    with SecuredBroker(tmp_path, {"connections.max.reauth.ms": 1300}) as broker:
+    """More than a second each: who logs in again earlier is refused, as by Kafka. librdkafka does it shortly before the
+    login ends, which has to be early enough on a busy machine."""
+    with SecuredBroker(tmp_path, {"connections.max.reauth.ms": 2500}) as broker:
         problems: list[object] = []
         settings: dict[str, Any] = {**broker.client("SASL_SSL"), "bootstrap.servers": broker.addresses["SASL_SSL"]}
         producer = Producer({**settings, "log_level": 0, "error_cb": problems.append})
-        until = time.monotonic() + 4.5
+        until = time.monotonic() + 8
         while time.monotonic() < until:
             producer.produce("t", b"value", on_delivery=lambda error, _: error and problems.append(error))
             assert producer.flush(10) == 0

@@ -13,10 +13,11 @@ from onceflow.wire.batch import batches
 from onceflow.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from onceflow.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tests.conformance.conftest import RunningBroker
-from tests.support.raw import Wire, batch, fetch_request
+from tests.support.raw import TIMEOUT_S, Wire, batch, fetch_request
 
 READ_COMMITTED = 1
 NEW_SESSION, NO_SESSION = 0, -1
+FOREVER_MS = 20 * int(TIMEOUT_S) * 1000
 
 no_sessions = pytest.mark.onceflow_differs("No fetch sessions: the session id is always 0, and clients do without")
 
@@ -109,54 +110,47 @@ def test_only_the_first_partition_may_exceed_the_limit(wire: Wire, new_name: Cal
 
 
 # --- waiting
+# A wait that is not to be waited for is longer than the connection waits for an answer: no clock has to say so.
 
 
 def test_an_empty_fetch_waits_as_long_as_it_was_told(wire: Wire, topic: str) -> None:
     started = time.monotonic()
     answer = wire.fetch(topic, 0, max_wait_ms=400)
-    assert 0.35 < time.monotonic() - started < 5
+    assert time.monotonic() - started > 0.35
     assert (answer.error_code, len(answer.records)) == (ErrorCode.NONE, 0)
 
 
 def test_too_few_bytes_are_returned_when_the_wait_is_over(wire: Wire, five_batches: str) -> None:
     started = time.monotonic()
     answer = wire.fetch(five_batches, 0, min_bytes=1_000_000, max_wait_ms=400)
-    assert 0.35 < time.monotonic() - started < 5
+    assert time.monotonic() - started > 0.35
     assert len(answer.records) == 5 * BATCH_SIZE
 
 
 def test_enough_bytes_are_returned_at_once(wire: Wire, five_batches: str) -> None:
-    started = time.monotonic()
-    assert wire.fetch(five_batches, 0, min_bytes=BATCH_SIZE, max_wait_ms=20_000).records
-    assert time.monotonic() - started < 5
+    assert wire.fetch(five_batches, 0, min_bytes=BATCH_SIZE, max_wait_ms=FOREVER_MS).records
 
 
 def test_a_waiting_fetch_returns_when_there_are_enough_bytes(wire: Wire, topic: str, broker: RunningBroker) -> None:
-    request = fetch_request(topic, 0, min_bytes=BATCH_SIZE + 1, max_wait_ms=20_000)
-    started = time.monotonic()
+    request = fetch_request(topic, 0, min_bytes=BATCH_SIZE + 1, max_wait_ms=FOREVER_MS)
     with Wire(broker.bootstrap) as writer:
         wire.send(request, version=12)
         writer.produce(topic, batch("0a", "0b"))
         writer.produce(topic, batch("1a", "1b"))
     _, answer = wire.receive(request, version=12)
-    assert time.monotonic() - started < 5
     assert len(answer.responses[0].partitions[0].records) == 2 * BATCH_SIZE
 
 
 def test_an_error_does_not_wait(wire: Wire, topic: str) -> None:
-    started = time.monotonic()
-    assert wire.fetch(topic, 99, max_wait_ms=20_000).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert time.monotonic() - started < 5
+    assert wire.fetch(topic, 99, max_wait_ms=FOREVER_MS).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_a_waiting_fetch_is_told_when_its_topic_is_deleted(wire: Wire, topic: str, broker: RunningBroker) -> None:
-    request = fetch_request(topic, 0, max_wait_ms=20_000)
-    started = time.monotonic()
+    request = fetch_request(topic, 0, max_wait_ms=FOREVER_MS)
     wire.send(request, version=12)
     with Wire(broker.bootstrap) as admin:
         admin.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=5000))
     _, answer = wire.receive(request, version=12)
-    assert time.monotonic() - started < 5
     assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

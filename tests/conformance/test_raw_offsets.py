@@ -396,8 +396,13 @@ def test_offsets_of_an_aborted_transaction_are_never_seen(
     commit(wire, group, topic, 1)
     producer.commit_offset(group, topic, 5)
     producer.abort()
-    eventually(lambda: committed(wire, group, topic, require_stable=False) == 1, "the transaction is over")
-    assert fetch_once(wire, group, {topic: [0]}, require_stable=True).topics[0].partitions[0].committed_offset == 1
+    eventually(lambda: is_stable(wire, group, topic), "the transaction is over")
+    assert committed(wire, group, topic, require_stable=True) == 1
+
+
+def is_stable(wire: Wire, group: str, topic: str) -> bool:
+    [found] = fetch_once(wire, group, {topic: [0]}, require_stable=True).topics[0].partitions
+    return found.error_code == ErrorCode.NONE
 
 
 def test_who_requires_stable_offsets_is_told_to_wait(
@@ -418,12 +423,7 @@ def test_a_later_commit_without_transaction_overtakes_one_inside(
     producer.commit_offset(group, topic, 5)
     commit(wire, group, topic, 9)
     producer.commit()
-
-    def stable() -> bool:
-        [found] = fetch_once(wire, group, {topic: [0]}, require_stable=True).topics[0].partitions
-        return found.error_code == ErrorCode.NONE
-
-    eventually(stable, "the transaction is over")
+    eventually(lambda: is_stable(wire, group, topic), "the transaction is over")
     assert committed(wire, group, topic) == 9
 
 

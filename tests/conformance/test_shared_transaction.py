@@ -24,7 +24,9 @@ from onceflow.verify.lossy_proxy import PASS, Action, Fate, Frame, Hooks, LossyP
 from onceflow.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from tests.support.brokers import RunningBroker
 from tests.support.raw import Wire, batch
-from tests.support.raw_transactions import committed, describe, find_coordinator
+from tests.support.raw_groups import ready
+from tests.support.raw_transactions import V1 as TRANSACTIONS_V1
+from tests.support.raw_transactions import TransactionalProducer, committed, describe
 from tests.support.waiting import eventually
 
 NewName = Callable[[], str]
@@ -49,10 +51,15 @@ def version(request: pytest.FixtureRequest) -> int:
     return found
 
 
+def meet_coordinator(wire: Wire, name: str) -> None:
+    """Apache Kafka reads a partition of the coordinator's topic first, and says so meanwhile: some have no patience."""
+    TransactionalProducer(wire, name, TRANSACTIONS_V1).meet_coordinator()
+
+
 @pytest.fixture
 def new_owner(wire: Wire, cluster: Cluster, version: int) -> Callable[..., SharedTransaction]:
     def make(name: str, *, over: Cluster | None = None, timeout_ms: int = 60_000, **more: float) -> SharedTransaction:
-        find_coordinator(wire, name)
+        meet_coordinator(wire, name)
         return SharedTransaction(over or cluster, name, timeout_ms=timeout_ms, version=version, **more)
 
     return make
@@ -455,7 +462,7 @@ def test_an_owner_whose_transaction_timed_out_is_fenced(
     new_owner: Callable[..., SharedTransaction],
     version: int,
 ) -> None:
-    owner = new_owner(new_name(), timeout_ms=300)
+    owner = new_owner(new_name(), timeout_ms=1_000)
     old = owner.fence()
     write(cluster, owner, topic, "too slow")
     eventually(lambda: describe(wire, owner.transactional_id).transaction_state == "CompleteAbort", "it times out")
@@ -501,21 +508,22 @@ def test_offsets_of_groups_are_visible_after_the_commit_and_not_after_an_abort(
 
 
 def test_offsets_of_a_topic_that_does_not_exist_are_refused_by_name(
-    new_name: NewName, new_owner: Callable[..., SharedTransaction]
+    wire: Wire, new_name: NewName, new_owner: Callable[..., SharedTransaction]
 ) -> None:
     owner = new_owner(new_name(), patience_s=0.2)
     owner.fence()
-    missing = new_name()
+    missing, group = new_name(), ready(wire, new_name())
     with pytest.raises(Refused, match=missing) as refused:
-        owner.commit_offsets(new_name(), {(missing, 0): 1})
+        owner.commit_offsets(group, {(missing, 0): 1})
     assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     owner.abort()
 
 
 def test_one_partition_that_does_not_exist_is_named_among_those_that_were_not_attempted(
-    cluster: Cluster, topic: str, new_name: NewName
+    cluster: Cluster, wire: Wire, topic: str, new_name: NewName
 ) -> None:
     owner = SharedTransaction(cluster, new_name(), timeout_ms=60_000, version=V1, patience_s=0.2)
+    meet_coordinator(wire, owner.transactional_id)
     owner.fence()
     missing = new_name()
     with pytest.raises(Refused, match=missing) as refused:

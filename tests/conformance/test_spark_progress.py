@@ -138,7 +138,7 @@ def test_an_open_transaction_of_another_application_neither_hides_progress_nor_h
     app.transaction.abort()
     began = time.monotonic()
     assert found(cluster, app.next_driver()) == 1
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20, "it did not wait for the end of the other's transaction"
     assert found(cluster, other) is None
     other.transaction.commit()
     assert found(cluster, other.next_driver()) == 99

@@ -219,6 +219,7 @@ def test_groups_of_both_protocols_are_behind_the_last_stable_offset(
     commit(wire, without_members, topic, 4)
     with joined_alone(broker.bootstrap, classic) as joined:
         assert joined.commit(topic, 3) == 0
+        member.beat()  # its session is short
         look = watch.look()
     assert [(each.protocol, each.state, each.members) for each in map(look.group, (classic, consumer))] == [
         ("classic", "Stable", 1),

@@ -31,18 +31,18 @@ class Dashboard:
         self.url = self.said.rpartition(" ")[2]
 
     def state(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{self.url}/state.json", timeout=2) as answer:
+        with urllib.request.urlopen(f"{self.url}/state.json", timeout=15) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
     def scrape(self) -> str:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=2) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=15) as answer:
             text: str = answer.read().decode()
         return text
 
     def end(self, number: signal.Signals) -> tuple[int, str]:
         self.process.send_signal(number)
-        _, complaints = self.process.communicate(timeout=10)
+        _, complaints = self.process.communicate(timeout=30)
         return self.process.returncode, complaints
 
 

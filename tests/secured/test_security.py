@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -40,12 +39,17 @@ def kafka() -> Iterator[SecuredKafka]:
 
 
 def reach(
-    kafka: SecuredKafka, listener: str, settings: Mapping[str, str] | None = None, *, host: str = "127.0.0.1"
+    kafka: SecuredKafka,
+    listener: str,
+    settings: Mapping[str, str] | None = None,
+    *,
+    host: str = "127.0.0.1",
+    timeout_s: float = 5.0,
 ) -> None:
     """All brokers are asked, under the addresses that they advertise."""
     bootstrap = kafka.bootstraps[listener].replace("127.0.0.1", host)
     extra = kafka.client(listener) if settings is None else settings
-    with Cluster(ClientSettings(bootstrap=bootstrap, extra=extra)) as cluster:
+    with Cluster(ClientSettings(bootstrap=bootstrap, extra=extra, timeout_s=timeout_s)) as cluster:
         nodes = cluster.nodes()
         assert [str(node.address) for node in nodes] == [kafka.bootstraps[listener]]
         for node in nodes:
@@ -153,8 +157,8 @@ def test_the_wrong_protocol_is_one_sentence_and_comes_at_once(
 ) -> None:
     before = time.monotonic()
     with pytest.raises(error, match=words):
-        reach(kafka, listener, kafka.client(as_if_at))
-    assert time.monotonic() - before < 4  # the deadline would be 5 s
+        reach(kafka, listener, kafka.client(as_if_at), timeout_s=60)
+    assert time.monotonic() - before < 30, "long before the deadline"
 
 
 def test_a_connection_outlives_its_login(kafka: SecuredKafka) -> None:
@@ -179,17 +183,10 @@ def test_what_is_not_allowed_is_refused_until_it_is_allowed(kafka: SecuredKafka)
             cluster.transaction_coordinator("alices-app")
         kafka.allow("alice", "topic", topic, "describe")
         kafka.allow("alice", "transactional_id", "alices-", "describe", prefixed=True)
-        assert eventually(lambda: answer_of(cluster, topic), "the broker has seen what is allowed") == {(topic, 0): 1}
+        assert cluster.leaders([topic]) == {(topic, 0): 1}
         assert cluster.transaction_coordinator("alices-app").id == 1
     kafka.disallow("alice")
     assert (topic_denied.value.code, id_denied.value.code) == (TOPIC_DENIED, TRANSACTIONAL_ID_DENIED)
-
-
-def answer_of(cluster: Cluster, topic: str) -> Any:
-    try:
-        return cluster.leaders([topic])
-    except Refused:
-        return None
 
 
 def test_the_commands_about_transactions_take_security_settings(

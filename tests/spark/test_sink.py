@@ -218,6 +218,7 @@ class TestReplay:
         streams.send(range(10, 20), partition=1)
         streams.run(transform=joined)
         assert streams.results.skipped
+        eventually(lambda: len(streams.output()) == 20, "all is committed")
         assert streams.values() == sorted(map(str, range(20)))
 
     @pytest.mark.faults  # of every day: tests/pipelines

@@ -42,6 +42,7 @@ from tests.support.waiting import eventually
 __all__ = [
     "READ_COMMITTED",
     "READ_UNCOMMITTED",
+    "TIMEOUT_S",
     "Connection",
     "ConnectionClosed",
     "Wire",
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 TIMEOUT_S = 15.0
+"""How long a connection waits for an answer."""
 LATEST = -1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 

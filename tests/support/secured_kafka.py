@@ -20,7 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from onceflow.client.addresses import parse_bootstrap
+from onceflow.client.connection import Connection, NotAdmitted
+from onceflow.client.security import Security
 from tests.support.apache_kafka import HOST, ApacheKafka, free_ports
+from tests.support.waiting import eventually
 
 __all__ = ["ADMIN", "Certificates", "SecuredKafka", "USERS"]
 
@@ -125,7 +129,8 @@ class SecuredKafka:
 
     def allow(self, user: str, resource: str, name: str, *operations: str, prefixed: bool = False) -> None:
         """For example `allow("alice", "topic", "orders", "read", "describe")`; resources are `topic`, `group`,
-        `transactional_id` and `broker`, whose name is `kafka-cluster`. The broker sees it a moment after this returns.
+        `transactional_id` and `broker`, whose name is `kafka-cluster`. The controller answers before the broker has
+        seen it, so the broker is asked, too.
         """
         from confluent_kafka.admin import AclOperation, AclPermissionType
 
@@ -135,9 +140,20 @@ class SecuredKafka:
         ]
         for future in self.admin().create_acls(acls).values():
             future.result(timeout=15)
+        eventually(lambda: set(acls) <= set(self._allowed(user)), f"the broker knows what {user} may do")
 
     def disallow(self, user: str) -> None:
-        """Takes back everything that was allowed."""
+        """Takes back everything that was allowed, and waits until the broker has seen it."""
+        for future in self.admin().delete_acls([self._all_acls(user)]).values():
+            future.result(timeout=15)
+        eventually(lambda: not self._allowed(user), f"the broker knows that {user} may do nothing")
+
+    def _allowed(self, user: str) -> list[Any]:
+        found: list[Any] = self.admin().describe_acls(self._all_acls(user)).result(timeout=15)
+        return found
+
+    @staticmethod
+    def _all_acls(user: str) -> Any:
         from confluent_kafka.admin import (
             AclBindingFilter,
             AclOperation,
@@ -146,7 +162,7 @@ class SecuredKafka:
             ResourceType,
         )
 
-        everything = AclBindingFilter(
+        return AclBindingFilter(
             ResourceType.ANY,
             None,
             ResourcePatternType.ANY,
@@ -155,8 +171,6 @@ class SecuredKafka:
             AclOperation.ANY,
             AclPermissionType.ANY,
         )
-        for future in self.admin().delete_acls([everything]).values():
-            future.result(timeout=15)
 
     def admin(self) -> Any:
         """A confluent-kafka AdminClient that may do everything; the same each time, since what it was asked for ends
@@ -181,6 +195,17 @@ class SecuredKafka:
             ]
             for future in self.admin().alter_user_scram_credentials(odd).values():
                 future.result(timeout=15)
+            for each in odd:
+                eventually(lambda user=each.user, m=mechanism: self._lets_in(user, m), f"{each.user} may log in")
+
+    def _lets_in(self, user: str, mechanism: str) -> bool:
+        listener = "SASL_PLAINTEXT"
+        [address] = parse_bootstrap(self.bootstraps[listener])
+        try:
+            Connection(address, timeout_s=15, security=Security.of(self.client(listener, user, mechanism))).close()
+        except NotAdmitted:
+            return False
+        return True
 
     def close(self) -> None:
         self._admin = None

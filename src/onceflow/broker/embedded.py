@@ -1,7 +1,8 @@
 """A broker for programs and tests: started with a `with`, in a process of its own.
 
 It is the same broker as `onceflow broker`; a program that dies takes it along (it watches its standard input, which the
-system closes), and what it had acknowledged is in `data_dir` for the next one.
+system closes), and what it had acknowledged is in `data_dir` for the next one. Ctrl-C is for the program alone, which
+may need its broker for what it does about it.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ class Broker:
                     stderr=log,
                     text=True,
                     pass_fds=() if secrets is None else (secrets,),
+                    process_group=0,  # not in the terminal's foreground: Ctrl-C is for the program, which ends it
                 )
             finally:
                 if secrets is not None:

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NoReturn, Protocol
 
 from onceflow.errors import ConfigError, OnceflowError
+from onceflow.signals import restore_signals
 
 __all__ = ["main"]
 
@@ -91,9 +92,14 @@ class ShowVersion(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. Mistakes and failures are one sentence on stderr."""
+    """Runs one command and returns its exit code. Mistakes and failures are one sentence on stderr.
+
+    Without `argv` it is what this process was started for, and takes care of the signals, too.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        if argv is None:
+            restore_signals()
         parser, module = _parser(arguments)
         args = parser.parse_args(arguments)
         if module is None:

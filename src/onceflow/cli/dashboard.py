@@ -80,10 +80,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"onceflow: --insecure: {danger}.", file=sys.stderr)
     with bind(host, port) as listener:
         url = _url(listener)
-        print(f"onceflow dashboard of {settings.bootstrap} on {url}", flush=True)
-        if args.open:
-            webbrowser.open(url)
-        return asyncio.run(_serve(listener, host, ClusterWatch(settings), args.every / 1000))
+
+        def announce() -> None:
+            print(f"onceflow dashboard of {settings.bootstrap} on {url}", flush=True)
+            if args.open:
+                webbrowser.open(url)
+
+        return asyncio.run(_serve(listener, host, ClusterWatch(settings), args.every / 1000, announce))
 
 
 def _url(listener: socket.socket) -> str:
@@ -91,8 +94,8 @@ def _url(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-async def _serve(listener: socket.socket, host: str, watch: Any, every_s: float) -> int:
-    """Until Ctrl-C or SIGTERM."""
+async def _serve(listener: socket.socket, host: str, watch: Any, every_s: float, announce: Callable[[], None]) -> int:
+    """Until Ctrl-C or SIGTERM. `announce` is called once these end it cleanly."""
     from onceflow.monitor import http
     from onceflow.monitor.watcher import Watcher
 
@@ -101,6 +104,7 @@ async def _serve(listener: socket.socket, host: str, watch: Any, every_s: float)
     ended: asyncio.Future[int] = loop.create_future()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _end, ended, 128 + number if number == signal.SIGINT else 0)
+    announce()
     async with http.serving(listener, watcher, names=[host]):
         stop = threading.Event()
         _Looking(watch, watcher, loop, stop, every_s).start()

@@ -13,8 +13,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -191,19 +190,8 @@ def _clients(args: argparse.Namespace, checkpoint: str, stack: ExitStack) -> Cli
         raise ConfigError("--client-config is for brokers of yours: give their address with --bootstrap")
     from onceflow import Broker
 
-    with _out_of_reach_of_ctrl_c():
-        broker = stack.enter_context(Broker(f"{_beside(checkpoint)}-broker"))
+    broker = stack.enter_context(Broker(f"{_beside(checkpoint)}-broker"))
     return ClientSettings(bootstrap=broker.bootstrap)
-
-
-@contextmanager
-def _out_of_reach_of_ctrl_c() -> Iterator[None]:
-    """For processes that are started here: a terminal sends Ctrl-C to all of a job's, and this one is still needed."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _beside(checkpoint: str) -> str:

@@ -15,6 +15,7 @@ from onceflow.broker.listeners import Listener
 from onceflow.client.addresses import parse_bootstrap
 from onceflow.config import BrokerConfig, parse_assignments
 from onceflow.errors import OnceflowError
+from onceflow.signals import restore_signals
 from onceflow.verify.faulty_files import FaultyFiles
 
 
@@ -30,6 +31,7 @@ def _options() -> argparse.Namespace:
 
 
 def main() -> int:
+    restore_signals()
     options = _options()
     logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     [address] = parse_bootstrap(options.listen)

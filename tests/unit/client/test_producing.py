@@ -40,7 +40,7 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def cluster(broker: FakeBroker) -> Iterator[Cluster]:
-    with Cluster(broker.settings(timeout_s=1.0)) as cluster:
+    with Cluster(broker.settings(timeout_s=10.0)) as cluster:
         yield cluster
 
 

@@ -123,7 +123,7 @@ def coordinator(broker: FakeBroker) -> Coordinator:
 
 @pytest.fixture
 def cluster(broker: FakeBroker) -> Iterator[Cluster]:
-    with Cluster(broker.settings(timeout_s=0.3)) as cluster:
+    with Cluster(broker.settings(timeout_s=1.5)) as cluster:
         yield cluster
 
 

@@ -138,7 +138,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def cluster(world: World) -> Iterator[Cluster]:
-    with Cluster(world.broker.settings(timeout_s=2.0)) as cluster:
+    with Cluster(world.broker.settings(timeout_s=10.0)) as cluster:
         yield cluster
 
 

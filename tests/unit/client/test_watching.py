@@ -162,7 +162,7 @@ def broker() -> Iterator[Cluster]:
 
 @pytest.fixture
 def watch(broker: Cluster) -> Iterator[ClusterWatch]:
-    with closing(ClusterWatch(broker.settings(timeout_s=2))) as watch:
+    with closing(ClusterWatch(broker.settings(timeout_s=10))) as watch:
         yield watch
 
 

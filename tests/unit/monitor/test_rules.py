@@ -316,7 +316,7 @@ def test_a_large_cluster_takes_little_time() -> None:
     best = float("inf")
     for second in range(0, 50, 2):
         snapshot = healthy(second, partitions=places, groups=groups, producers=writers, transactions=open_ones)
-        began = time.perf_counter()
+        began = time.thread_time()  # of the CPU: others may keep the machine busy
         alerts.see(snapshot)
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.thread_time() - began)
     assert best < 0.010, f"{best * 1000:.1f} ms"

@@ -17,6 +17,9 @@ from onceflow.verify.lossy_proxy import PASS, Action, Fate, Frame, Hooks, LossyP
 PRODUCE, FETCH, METADATA = 0, 1, 3
 
 
+PATIENCE_S = 20
+
+
 def request(api_key: int, correlation_id: int, body: bytes = b"body", version: int = 9) -> bytes:
     payload = struct.pack(">hhi", api_key, version, correlation_id) + body
     return struct.pack(">i", len(payload)) + payload
@@ -71,7 +74,7 @@ class Client:
     """A Kafka client reduced to frames."""
 
     def __init__(self, proxy: LossyProxy) -> None:
-        self.socket = socket.create_connection((proxy.host, proxy.port), timeout=5)
+        self.socket = socket.create_connection((proxy.host, proxy.port), timeout=PATIENCE_S)
         self._in = self.socket.makefile("rb")
 
     def send(self, *frames: bytes) -> None:
@@ -101,9 +104,9 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, "this did not happen within 5 s"
+        assert time.monotonic() < deadline, f"this did not happen within {PATIENCE_S} s"
         time.sleep(0.002)
 
 
@@ -150,7 +153,7 @@ def test_a_torn_request_reaches_the_broker_by_half(broker: FakeBroker) -> None:
         client.send(request(PRODUCE, 1, b"x" * 1000))
 
         assert client.receive() == b""
-        assert broker.torn.wait(5)
+        assert broker.torn.wait(PATIENCE_S)
         assert broker.received == []
         assert proxy.counters.requests_torn == 1
 
@@ -178,7 +181,7 @@ def test_a_delayed_frame_holds_up_what_follows_it(broker: FakeBroker) -> None:
 
 
 def test_a_late_request_reaches_the_broker_after_its_client_was_cut_off(broker: FakeBroker) -> None:
-    plan = Hooks(request=only(PRODUCE, Fate.LATE, delay_s=0.3))
+    plan = Hooks(request=only(PRODUCE, Fate.LATE, delay_s=2))  # the new one has to be through by then
     with LossyProxy(broker.address, plan=plan) as proxy, Client(proxy) as client:
         client.send(request(METADATA, 1, b"before"))
         assert client.receive() == response(1, b"before")
@@ -243,7 +246,7 @@ def test_while_frozen_nothing_passes_and_nobody_is_told(broker: FakeBroker) -> N
                 held.socket.settimeout(0.1)
                 with pytest.raises(TimeoutError):
                     held.socket.recv(1)
-                held.socket.settimeout(5)
+                held.socket.settimeout(PATIENCE_S)
             assert broker.received == [b"body"]
 
             proxy.resume()

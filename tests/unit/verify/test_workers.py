@@ -165,7 +165,7 @@ def test_finish_kills_whoever_does_not_end_and_says_who_it_was(workers: Workers,
     until_it_said(deaf, "deaf.1 began")
     until_it_said(obedient, "obedient.1 began")
     pid = pid_of(deaf)
-    assert workers.finish(timeout_s=0.5) == ["deaf"]
+    assert workers.finish(timeout_s=5) == ["deaf"]
     assert not is_there(pid)
     assert "obedient.1 ended cleanly" in log(obedient)
 

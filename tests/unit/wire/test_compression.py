@@ -223,9 +223,9 @@ def test_an_lz4_frame_that_states_its_size_is_refused_by_its_header() -> None:
 
 def test_empty_gzip_members_do_not_take_quadratic_time() -> None:
     members = gzip.compress(b"") * (4 * MIB // 20)
-    started = time.monotonic()
+    started = time.thread_time()  # of the CPU: others may keep the machine busy
     assert decompress(Codec.GZIP, members) == b""
-    assert time.monotonic() - started < 10  # about 1 s; where each member copies all the rest it is about 16 s
+    assert time.thread_time() - started < 10  # about 1 s; where each member copies all the rest it is about 16 s
 
 
 # --- damage

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from confluent_kafka import libversion
 
+from onceflow.signals import restore_signals
 from onceflow.verify.history import Recorder
 
 __all__ = ["Life"]
@@ -45,6 +46,7 @@ class Life:
 
     @classmethod
     def begin(cls) -> Life:
+        restore_signals()
         life = cls(json.loads(sys.argv[1]))
         signal.signal(signal.SIGTERM, lambda *_: life._over.set())
         # The parent says its number itself: it may be gone by now, and then ours is another.

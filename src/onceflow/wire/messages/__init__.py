@@ -48,12 +48,8 @@ REQUESTS: Final[dict[int, ApiSchema]] = {
     20: ApiSchema("delete_topics", "DeleteTopicsRequest", "DeleteTopicsResponse", 1, 6, 4),
     21: ApiSchema("delete_records", "DeleteRecordsRequest", "DeleteRecordsResponse", 0, 2, 2),
     22: ApiSchema("init_producer_id", "InitProducerIdRequest", "InitProducerIdResponse", 0, 6, 2),
-    23: ApiSchema(
-        "offset_for_leader_epoch", "OffsetForLeaderEpochRequest", "OffsetForLeaderEpochResponse", 2, 4, 4
-    ),
-    24: ApiSchema(
-        "add_partitions_to_txn", "AddPartitionsToTxnRequest", "AddPartitionsToTxnResponse", 0, 5, 3
-    ),
+    23: ApiSchema("offset_for_leader_epoch", "OffsetForLeaderEpochRequest", "OffsetForLeaderEpochResponse", 2, 4, 4),
+    24: ApiSchema("add_partitions_to_txn", "AddPartitionsToTxnRequest", "AddPartitionsToTxnResponse", 0, 5, 3),
     25: ApiSchema("add_offsets_to_txn", "AddOffsetsToTxnRequest", "AddOffsetsToTxnResponse", 0, 4, 3),
     26: ApiSchema("end_txn", "EndTxnRequest", "EndTxnResponse", 0, 5, 3),
     27: ApiSchema("write_txn_markers", "WriteTxnMarkersRequest", "WriteTxnMarkersResponse", 1, 2, 1),
@@ -68,12 +64,7 @@ REQUESTS: Final[dict[int, ApiSchema]] = {
     37: ApiSchema("create_partitions", "CreatePartitionsRequest", "CreatePartitionsResponse", 0, 3, 2),
     42: ApiSchema("delete_groups", "DeleteGroupsRequest", "DeleteGroupsResponse", 0, 2, 2),
     44: ApiSchema(
-        "incremental_alter_configs",
-        "IncrementalAlterConfigsRequest",
-        "IncrementalAlterConfigsResponse",
-        0,
-        1,
-        1,
+        "incremental_alter_configs", "IncrementalAlterConfigsRequest", "IncrementalAlterConfigsResponse", 0, 1, 1
     ),
     47: ApiSchema("offset_delete", "OffsetDeleteRequest", "OffsetDeleteResponse", 0, 0, None),
     50: ApiSchema(
@@ -85,32 +76,18 @@ REQUESTS: Final[dict[int, ApiSchema]] = {
         0,
     ),
     51: ApiSchema(
-        "alter_user_scram_credentials",
-        "AlterUserScramCredentialsRequest",
-        "AlterUserScramCredentialsResponse",
-        0,
-        0,
-        0,
+        "alter_user_scram_credentials", "AlterUserScramCredentialsRequest", "AlterUserScramCredentialsResponse", 0, 0, 0
     ),
     60: ApiSchema("describe_cluster", "DescribeClusterRequest", "DescribeClusterResponse", 0, 2, 0),
     61: ApiSchema("describe_producers", "DescribeProducersRequest", "DescribeProducersResponse", 0, 0, 0),
-    65: ApiSchema(
-        "describe_transactions", "DescribeTransactionsRequest", "DescribeTransactionsResponse", 0, 0, 0
-    ),
+    65: ApiSchema("describe_transactions", "DescribeTransactionsRequest", "DescribeTransactionsResponse", 0, 0, 0),
     66: ApiSchema("list_transactions", "ListTransactionsRequest", "ListTransactionsResponse", 0, 2, 0),
     68: ApiSchema(
         "consumer_group_heartbeat", "ConsumerGroupHeartbeatRequest", "ConsumerGroupHeartbeatResponse", 0, 1, 0
     ),
-    69: ApiSchema(
-        "consumer_group_describe", "ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse", 0, 1, 0
-    ),
+    69: ApiSchema("consumer_group_describe", "ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse", 0, 1, 0),
     75: ApiSchema(
-        "describe_topic_partitions",
-        "DescribeTopicPartitionsRequest",
-        "DescribeTopicPartitionsResponse",
-        0,
-        0,
-        0,
+        "describe_topic_partitions", "DescribeTopicPartitionsRequest", "DescribeTopicPartitionsResponse", 0, 0, 0
     ),
 }
 

@@ -46,9 +46,7 @@ class AddPartitionsToTxnPartitionResult(Message, flexible=3):
 
 class AddPartitionsToTxnTopicResult(Message, flexible=3):
     name: str = field("string", "0+")
-    results_by_partition: list[AddPartitionsToTxnPartitionResult] = field(
-        [AddPartitionsToTxnPartitionResult], "0+"
-    )
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = field([AddPartitionsToTxnPartitionResult], "0+")
 
 
 class AddPartitionsToTxnResult(Message, flexible=3):
@@ -60,6 +58,4 @@ class AddPartitionsToTxnResponse(Message, api_key=24, versions=(0, 5), flexible=
     throttle_time_ms: int = field("int32", "0+")
     error_code: int = field("int16", "4+")
     results_by_transaction: list[AddPartitionsToTxnResult] = field([AddPartitionsToTxnResult], "4+")
-    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = field(
-        [AddPartitionsToTxnTopicResult], "0-3"
-    )
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = field([AddPartitionsToTxnTopicResult], "0-3")

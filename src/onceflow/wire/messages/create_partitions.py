@@ -23,9 +23,7 @@ class CreatePartitionsAssignment(Message, flexible=2):
 class CreatePartitionsTopic(Message, flexible=2):
     name: str = field("string", "0+")
     count: int = field("int32", "0+")
-    assignments: list[CreatePartitionsAssignment] | None = field(
-        [CreatePartitionsAssignment], "0+", null="0+"
-    )
+    assignments: list[CreatePartitionsAssignment] | None = field([CreatePartitionsAssignment], "0+", null="0+")
 
 
 class CreatePartitionsRequest(Message, api_key=37, versions=(0, 3), flexible=2):

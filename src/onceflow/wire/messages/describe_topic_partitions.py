@@ -51,9 +51,7 @@ class DescribeTopicPartitionsResponseTopic(Message, flexible=0):
     name: str | None = field("string", "0+", null="0+", default=None)
     topic_id: UUID | None = field("uuid", "0+")
     is_internal: bool = field("bool", "0+")
-    partitions: list[DescribeTopicPartitionsResponsePartition] = field(
-        [DescribeTopicPartitionsResponsePartition], "0+"
-    )
+    partitions: list[DescribeTopicPartitionsResponsePartition] = field([DescribeTopicPartitionsResponsePartition], "0+")
     topic_authorized_operations: int = field("int32", "0+", default=-2147483648)
 
 
