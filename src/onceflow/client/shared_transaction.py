@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from onceflow.client.cluster import NOT_YET, Cluster, Refused, TopicPartition, refuse
-from onceflow.client.connection import ApiMissing, Connection, NoAnswer, Unreachable
+from onceflow.client.connection import ApiMissing, Connection, NoAnswer
+from onceflow.client.offsets import may_pass
 from onceflow.client.problems import ClientError
 from onceflow.errors import ErrorCode
 from onceflow.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -377,9 +378,7 @@ class SharedTransaction:
             if problem.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return min(self._patience_s, MISSING_PATIENCE_S)
             return self._patience_s if problem.code in _REPEAT else 0.0
-        # The bare class is what comes if nobody listens at any bootstrap address, as while a broker restarts.
-        may_pass = isinstance(problem, NoAnswer | Unreachable) or type(problem) is ClientError
-        return self._patience_s if may_pass else 0.0
+        return self._patience_s if may_pass(problem) else 0.0
 
 
 def _look(code: int, doing: str) -> None:
