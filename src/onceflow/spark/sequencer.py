@@ -136,7 +136,7 @@ class Run:
     def enter(self, task: int, attempt: str, stage: int | None = None) -> None:
         """`stage`: the stage that the task is part of."""
         deadline = time.monotonic() + self._patience_s
-        if stage is not None and self._stage_attempt(stage) > 0:  # talks to Spark: not under the lock
+        if stage is not None and self._was_run_again(stage):
             self.spoil(
                 "stage",
                 f"Spark runs stage {stage} again, since it has lost what the stage had read: tasks of both attempts "
@@ -156,6 +156,14 @@ class Run:
                     "Why Spark runs it again is in its log: look for 'Lost task'"
                 )
             self._writers[task] = attempt
+
+    def _was_run_again(self, stage: int) -> bool:
+        """Talks to Spark: not under the lock. If it does not answer, the run is spoiled."""
+        try:
+            return self._stage_attempt(stage) > 0
+        except Exception as problem:
+            self.spoil("stage", f"Spark could not be asked whether stage {stage} is run again: {problem}")
+            return False
 
     def take(self, attempt: str, wanted: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The next sequence of each partition whose turn is granted: some of the wanted ones, at least one."""
