@@ -24,7 +24,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import types as spark_types
 
-from onceflow.sinks import sql_sink
+from onceflow.sinks import spark_rows, sql_sink
 from onceflow.sinks.sql_sink import SqlSink
 from onceflow.spark.listening import BatchResult, SinkListener, Step
 from onceflow.spark.query import MicroBatch, SourceOffsets
@@ -63,6 +63,7 @@ def without_spark(patch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(sql_sink, "claim", lambda *_: None)
         patched.setattr(sql_sink, "query_is_active", lambda *_: True)
         patched.setattr(sql_sink, "running_batch", lambda frame, *_: frame.batch)
+        patched.setattr(spark_rows, "was_run_again", lambda *_: False)
         patched.setattr(TaskContext, "get", classmethod(lambda _: _Task.running))
         yield
 
@@ -79,6 +80,9 @@ class _Task:
 
     def partitionId(self) -> int:  # noqa: N802 - the names are Spark's
         return self._number
+
+    def stageId(self) -> int:  # noqa: N802
+        return 0
 
     def taskAttemptId(self) -> int:  # noqa: N802
         return self._attempt

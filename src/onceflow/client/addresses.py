@@ -11,7 +11,7 @@ import os
 import socket
 from typing import NamedTuple
 
-from onceflow.client.problems import ClientError
+from onceflow.client.problems import NoBrokerReachable
 from onceflow.errors import ConfigError
 
 __all__ = [
@@ -67,7 +67,7 @@ def _parse_one(part: str, whole: str) -> Address:
 
 
 def knock(addresses: list[Address], timeout_s: float = KNOCK_TIMEOUT_S) -> Address:
-    """The first address that accepts a connection. Raises `ClientError` with the reasons if none does."""
+    """The first address that accepts a connection. Raises `NoBrokerReachable` with the reasons if none does."""
     reasons: list[str] = []
     for address in addresses:
         try:
@@ -75,7 +75,7 @@ def knock(addresses: list[Address], timeout_s: float = KNOCK_TIMEOUT_S) -> Addre
                 return address
         except (OSError, UnicodeError) as problem:
             reasons.append(f"{address}: {why_not_reached(problem, timeout_s)}")
-    raise ClientError(
+    raise NoBrokerReachable(
         f"cannot reach a broker at {'; '.join(reasons)}. Is it running? Other address: --bootstrap HOST:PORT"
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceflow.client.problems import ClientError, Overheard, configured, describe, translated
+from onceflow.client.problems import ClientError, NotYet, Overheard, configured, describe, translated
 from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 
@@ -206,13 +206,20 @@ class Admin:
     def _list_offsets(self, at: list[tuple[str, int]], spec: Any, read_committed: bool) -> dict[tuple[str, int], int]:
         from confluent_kafka import IsolationLevel, TopicPartition
 
-        with translated("asking for offsets"):
-            futures = self._client.list_offsets(
-                {TopicPartition(topic, partition): spec for topic, partition in at},
-                isolation_level=IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=self._settings.timeout_s,
-            )
-            return {(place.topic, place.partition): int(future.result().offset) for place, future in futures.items()}
+        level = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+        wanted = {TopicPartition(topic, partition): spec for topic, partition in at}
+        self._client.poll(0)
+        self._overheard.last = None  # what was heard before is not about this question
+        try:
+            with translated("asking for offsets"):
+                futures = self._client.list_offsets(
+                    wanted, isolation_level=level, request_timeout=self._settings.timeout_s
+                )
+                return {(each.topic, each.partition): int(future.result().offset) for each, future in futures.items()}
+        except NotYet:  # all that librdkafka says if it is not let in is that it got no answer in time
+            self._client.poll(0)
+            self._check_login(self._overheard.last)
+            raise
 
     def _settled(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The metadata of all topics, by name, once `condition` holds or `SETTLE_S` have passed.
@@ -234,11 +241,14 @@ class Admin:
         except KafkaException as problem:
             self._client.poll(0)  # this is what delivers the reasons
             reason = self._overheard.last or describe(problem.args[0])
-            if "authentication" in reason.lower():
-                raise ClientError(f"the login at {self._settings.bootstrap} was refused: {reason}") from None
+            self._check_login(reason)
             raise ClientError(
                 f"somebody listens at {self._settings.bootstrap}, but not a Kafka broker it seems: {reason}"
             ) from None
+
+    def _check_login(self, reason: str | None) -> None:
+        if reason is not None and "authentication" in reason.lower():
+            raise ClientError(f"the login at {self._settings.bootstrap} was refused: {reason}") from None
 
     def _described(self, names: Collection[str]) -> dict[str, Any]:
         """Raises what librdkafka does."""

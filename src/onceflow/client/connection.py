@@ -39,7 +39,7 @@ from onceflow.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHand
 from onceflow.wire.primitives import skip_tags
 from onceflow.wire.schema import Message
 
-__all__ = ["ANSWER_BYTES_MAX", "ApiMissing", "Connection", "NoAnswer", "NotAdmitted", "Unreachable"]
+__all__ = ["ANSWER_BYTES_MAX", "ApiMissing", "Connection", "NoAnswer", "NotAdmitted", "NotKafka", "Unreachable"]
 
 ANSWER_BYTES_MAX: Final = 100 * 1024 * 1024  # Kafka's own limit for requests; no answer asked for here comes near it
 CLIENT_ID_DEFAULT: Final = "onceflow"
@@ -64,6 +64,11 @@ class NotAdmitted(ClientError):
 
 class NoAnswer(ClientError):
     """The request was sent, perhaps not all of it, and no answer came: it may have been done or not."""
+
+
+class NotKafka(NoAnswer):
+    """The first answer on a connection was not one of Kafka's protocol: most likely the address is that of another
+    program."""
 
 
 class ApiMissing(ClientError):
@@ -284,7 +289,8 @@ class Connection:
             ) from None
         except MalformedMessage as problem:
             self.close()
-            raise NoAnswer(f"somebody listens at {self.address}, but not a Kafka broker it seems: {problem}") from None
+            kind = NotKafka if self._versions is None else NoAnswer  # a Kafka broker has told its versions
+            raise kind(f"somebody listens at {self.address}, but not a Kafka broker it seems: {problem}") from None
         except OSError as problem:
             self.close()
             raise self._ended(problem) from None

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 
 from onceflow.client.admin import TopicMissingError
 from onceflow.client.cluster import Cluster, Refused, TopicPartition, refuse
-from onceflow.client.connection import ApiMissing, NoAnswer, Unreachable
-from onceflow.client.problems import ClientError
+from onceflow.client.connection import ApiMissing, NoAnswer, NotKafka, Unreachable
+from onceflow.client.problems import ClientError, NoBrokerReachable, NotYet, is_retriable
 from onceflow.errors import ErrorCode
 from onceflow.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -39,6 +39,7 @@ __all__ = [
     "leaders_of",
     "list_offsets",
     "list_offsets_at",
+    "may_pass",
     "persistently",
 ]
 
@@ -60,10 +61,6 @@ LIST_OFFSETS_VERSION_MAX: Final = 7  # the newer ones are about tiered storage
 OFFSET_FETCH_VERSIONS: Final = (8, 9)  # several groups from 8 on; from 10 on topics are named by id
 
 
-class NotYet(ClientError):
-    """What was asked for is not there now and may come."""
-
-
 def persistently(ask: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """Asks until there is an answer. Raises what cannot get better at once, and the rest when patience is over.
 
@@ -80,24 +77,19 @@ def persistently(ask: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
             if time.monotonic() - missing_since >= min(patience_s, MISSING_PATIENCE_S):
                 raise
         except ClientError as problem:
-            if not _may_pass(problem) or time.monotonic() - began >= patience_s:
+            if not may_pass(problem) or time.monotonic() - began >= patience_s:
                 raise
         time.sleep(backoff_s * random.uniform(0.5, 1.0))
         backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
 
-def _may_pass(problem: ClientError) -> bool:
+def may_pass(problem: ClientError) -> bool:
+    """Whether the same question may be answered in a moment. Everything that is not known to pass is told at once."""
     if isinstance(problem, Refused):
-        return _is_retriable(problem.code)
-    # The bare class is what comes if nobody listens at any bootstrap address, as while a broker restarts.
-    return isinstance(problem, Unreachable | NoAnswer | NotYet) or type(problem) is ClientError
-
-
-def _is_retriable(code: int) -> bool:
-    try:
-        return ErrorCode(code).retriable
-    except ValueError:
-        return False
+        return is_retriable(problem.code)
+    return isinstance(problem, NoBrokerReachable | Unreachable | NoAnswer | NotYet) and not isinstance(
+        problem, NotKafka
+    )
 
 
 def leaders_of(cluster: Cluster, places: Collection[TopicPartition]) -> dict[int, list[TopicPartition]]:

@@ -32,7 +32,7 @@ class ClientSettings:
         object.__setattr__(self, "addresses", parse_bootstrap(self.bootstrap))
 
     def knock(self) -> Address:
-        """Raises `ClientError` unless somebody accepts connections at one of the addresses."""
+        """Raises `NoBrokerReachable` unless somebody accepts connections at one of the addresses."""
         return knock(self.addresses)
 
     def librdkafka(

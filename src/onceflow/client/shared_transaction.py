@@ -17,6 +17,16 @@ Invariants:
   delayed request of an earlier transaction can never touch a later one.
 - **Nobody takes over twice.** Only `fence` asks without saying who we are. All later requests carry our id and epoch,
   so that an owner that was itself fenced is told so (`Fenced`) and never fences its successor.
+- **A refusal is looked into by `reclaim`**, which asks for the next epoch as ourselves. The coordinator compares and
+  decides in one step, so this is also the answer to who has the id:
+
+      what has happened                                    the request was refused with    InitProducerId as ourselves
+      the id was not used and has expired                  49                              a new producer id
+      the transaction has outlived its timeout (Kafka 4)   90, 47, 48                      the next epoch
+      the state is not what we think                       48                              the next epoch
+      another owner has fenced us                          90, 47, 49                      90
+
+  An error that asks for an abort (120, KIP-1050) needs none of that: the transaction is still ours (`MustAbort`).
 - **An end is repeated until it is answered.** The coordinator recognises the repetition. If no answer comes in time, or
   the repetition of an end that may have been done is refused, the outcome is unknown, and `OutcomeUnknown` says so;
   `fence` settles it, in this process or the next.
@@ -32,7 +42,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from onceflow.client.cluster import NOT_YET, Cluster, Refused, TopicPartition, refuse
-from onceflow.client.connection import ApiMissing, Connection, NoAnswer, Unreachable
+from onceflow.client.connection import ApiMissing, Connection, NoAnswer
+from onceflow.client.offsets import may_pass
 from onceflow.client.problems import ClientError
 from onceflow.errors import ErrorCode
 from onceflow.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -50,6 +61,7 @@ __all__ = [
     "V1",
     "V2",
     "Fenced",
+    "MustAbort",
     "OutcomeUnknown",
     "SharedTransaction",
     "Ticket",
@@ -77,11 +89,19 @@ TRANSACTION_OVER: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
-"""The transaction is not ours to end, or not open any more: somebody took over, or it timed out."""
+"""The transaction is not ours to end, or not open any more: somebody took over, it timed out, or its id expired."""
+_WHY_OVER: Final = {
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the coordinator does not know this producer any more: its transactional id "
+    "was not used for longer than transactional.id.expiration.ms, or somebody else uses it since",
+    ErrorCode.UNKNOWN_PRODUCER_ID: "the broker does not know this producer any more: what it had written was deleted, "
+    "or it was not used for longer than producer.id.expiration.ms",
+    ErrorCode.INVALID_TXN_STATE: "there is no transaction in which that could be done: nothing was written into it, or "
+    "it was ended meanwhile, by its timeout for example",
+}
 
 V1, V2 = 1, 2
 _PRODUCE_MAX: Final = {V1: 11, V2: 12}
@@ -92,11 +112,16 @@ _ADD_MAX: Final = 3  # later versions are for brokers
 
 
 class Fenced(ClientError):
-    """The coordinator or a leader says that this transaction is over: another owner, or the timeout."""
+    """The coordinator or a leader says that this transaction is over: another owner, the timeout, an id that has
+    expired. `SharedTransaction.reclaim` finds out."""
 
     def __init__(self, message: str, code: int = ErrorCode.PRODUCER_FENCED) -> None:
         super().__init__(message)
         self.code = code
+
+
+class MustAbort(ClientError):
+    """The coordinator or a leader asks to abort the transaction (KIP-1050). It is ours, and can be run again."""
 
 
 class OutcomeUnknown(ClientError):
@@ -155,6 +180,16 @@ class SharedTransaction:
         with self._lock:
             ticket = self._known_ticket()
             return self._renew(ticket) if self._is_used_up else ticket
+
+    @property
+    def version(self) -> int:
+        """Of the protocol, since the fence."""
+        return self._known_ticket().version
+
+    @property
+    def producer_id(self) -> int:
+        """As far as it is known without asking."""
+        return self._known_ticket().producer_id
 
     def fence(self) -> Ticket:
         """Take the transactional id from whoever has it; what was open is aborted, what was being committed is
@@ -239,6 +274,14 @@ class SharedTransaction:
         with self._lock:
             return self._renew(self._known_ticket())
 
+    def reclaim(self) -> Ticket:
+        """After `Fenced`: the next epoch, if the id is still ours; what was open is aborted. Raises `Fenced` if another
+        owner has it.
+
+        The ticket has another producer id if the old one has expired. Then others may have come and gone meanwhile.
+        """
+        return self.renew()
+
     def _known_ticket(self) -> Ticket:
         assert self._ticket is not None, "fence comes first"
         return self._ticket
@@ -305,7 +348,7 @@ class SharedTransaction:
         try:
             producer_id, epoch = self._patiently(ask, "ending the transaction")
         except ClientError as problem:
-            if isinstance(problem, Fenced) and not (commit and is_in_doubt):
+            if isinstance(problem, Fenced | MustAbort) and not (commit and is_in_doubt):
                 raise
             if isinstance(problem, Refused) and not is_in_doubt and problem.code not in _REPEAT:
                 raise
@@ -377,14 +420,15 @@ class SharedTransaction:
             if problem.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return min(self._patience_s, MISSING_PATIENCE_S)
             return self._patience_s if problem.code in _REPEAT else 0.0
-        # The bare class is what comes if nobody listens at any bootstrap address, as while a broker restarts.
-        may_pass = isinstance(problem, NoAnswer | Unreachable) or type(problem) is ClientError
-        return self._patience_s if may_pass else 0.0
+        return self._patience_s if may_pass(problem) else 0.0
 
 
 def _look(code: int, doing: str) -> None:
     if code in TRANSACTION_OVER:
-        raise Fenced(f"{doing} failed: the transaction belongs to somebody else or is over (error {code})", code)
+        why = _WHY_OVER.get(ErrorCode(code), "the transaction belongs to somebody else or is over")
+        raise Fenced(f"{doing} failed: {why} (error {code})", code)
+    if code == ErrorCode.TRANSACTION_ABORTABLE:
+        raise MustAbort(f"{doing} failed: the broker asks to abort the transaction (error {code})")
     refuse(code, doing)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from onceflow.errors import ConfigError
 from onceflow.sinks.databases.database import Again, Column, Database, Gone, Kind, Loaded, Refused, Stage, Trouble
+from onceflow.spark.stage_attempts import was_run_again
 
 __all__ = ["IS_JSON", "LoadFailed", "columns_of", "load", "prepared"]
 
@@ -90,7 +91,11 @@ class LoadFailed(NamedTuple):
 
 def load(frame: Any, database: Database, stage: Stage) -> list[Loaded] | LoadFailed:
     """Run the DataFrame, and leave its rows in the stage: what each task that succeeded has left there, or the first
-    trouble. Raises what Spark raises."""
+    trouble. Raises what Spark raises.
+
+    A stage that Spark ran more than once is trouble: what tasks of the first attempt have left need not fit what those
+    of the second were given (see `onceflow.spark.sequencer`).
+    """
     rows = prepared(frame, stage.columns).mapInArrow(_loader(database, stage), _RESULT).collect()
     reports = [json.loads(each.report) for each in rows]
     troubles = [
@@ -98,6 +103,16 @@ def load(frame: Any, database: Database, stage: Stage) -> list[Loaded] | LoadFai
     ]
     if troubles:
         return next((each for each in troubles if isinstance(each.trouble, Refused)), troubles[0])
+    for number in sorted({each["stage"] for each in reports}):
+        is_mixed = was_run_again(frame.sparkSession, number)
+        if is_mixed or is_mixed is None:
+            what = (
+                f"Spark has run stage {number} again, since it had lost what the stage reads, and rows of both "
+                "attempts need not fit together"
+                if is_mixed
+                else f"Spark does not say whether stage {number} was run once: its listeners are behind"
+            )
+            return LoadFailed(reports[0]["task"], Again(what))
     return [Loaded(each["task"], each["attempt"], each["rows"]) for each in reports]
 
 
@@ -112,6 +127,7 @@ def _loader(database: Database, stage: Stage) -> Callable[[Iterable[Any]], Itera
         assert context is not None, "tasks have one"
         task, attempt = context.partitionId(), context.taskAttemptId()
         report: dict[str, Any] = {"task": task, "attempt": attempt, "rows": 0, "trouble": None}
+        report["stage"] = context.stageId()
         try:
             report["rows"] = database.load(stage, task, attempt, batches)
         except Trouble as problem:

@@ -1,6 +1,18 @@
 """One DataFrame into Kafka as one transaction: steps 3 to 6 of a micro-batch, repeated as a whole until they succeed.
 
 The writer owns the transactional id. It knows nothing of queries and checkpoints; `KafkaSink` and `write` do.
+
+When a broker says that the transaction is over, the writer asks for the next epoch as itself
+(`SharedTransaction.reclaim`), which only succeeds while nobody else has taken the app id:
+
+- it fails: another run has taken over. `TakenOver`, and this run never fences the other one in return, so that two runs
+  under one app id do not stop each other again and again;
+- it succeeds: the transaction had timed out, or the id had expired while it was not used, and nothing of the batch is
+  visible. The progress is read again, since with an expired id others may have come and gone unnoticed. If it is what
+  we knew, the batch is run again, within `retries`; if not, it is `TakenOver` as well.
+
+Kafka before 4.0 (which has V1 only) does not let a producer go on whose transaction has timed out. There a batch that
+was open for longer than the timeout ends with `TransactionTimedOut` at once.
 """
 
 from __future__ import annotations
@@ -21,8 +33,10 @@ from onceflow.client.problems import ClientError
 from onceflow.client.producing import Producing, WriteRefused
 from onceflow.client.shared_transaction import (
     TRANSACTION_OVER,
+    V1,
     V2,
     Fenced,
+    MustAbort,
     OutcomeUnknown,
     SharedTransaction,
     Ticket,
@@ -34,6 +48,7 @@ from onceflow.spark.problems import BatchFailed, CommitUnknown, SinkError, Taken
 from onceflow.spark.progress import PARTITION, PROGRESS_TOPIC, Progress, ProgressError, ensure_topic, read_progress
 from onceflow.spark.reasons import said_by_spark
 from onceflow.spark.sequencer import Refusal, Run, Sequencer, TaskReport
+from onceflow.spark.stage_attempts import StageAttempts
 from onceflow.spark.task import RESULT_SCHEMA, WritePlan, task_writer
 from onceflow.spark.writing import WriteSettings
 from onceflow.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -45,6 +60,15 @@ log = logging.getLogger("onceflow.spark")
 IDLE_S_MAX: Final = 12 * 3600.0
 """Coordinators forget an id that was not used for a week; after this time we say that we are still there."""
 LAST_SEQUENCE: Final = 0x7FFFFFFF
+ANSWER_MARGIN_S: Final = 30.0
+"""How much longer tasks wait for the driver than the driver waits for others."""
+
+
+class _NotRead:
+    """The progress of an app, before anybody has read it."""
+
+
+_NOT_READ: Final = _NotRead()
 
 
 class Recorded:
@@ -71,15 +95,21 @@ class BatchWriter:
         self._cluster: Cluster | None = None
         self._transaction: SharedTransaction | None = None
         self._sequencer: Sequencer | None = None
+        self._stage_attempts: StageAttempts | None = None
         self._used_at = 0.0
         self._is_unfinished = False  # the last transaction failed, and its abort was not answered
+        self._is_lost = False  # the app id may have been taken: `reclaim` has to say
+        self._known: Progress | _NotRead | None = _NOT_READ
+        self._known_by = -1  # the producer id with which `_known` was read
 
     def close(self) -> None:
         if self._sequencer is not None:
             self._sequencer.close()
+        if self._stage_attempts is not None:
+            self._stage_attempts.close()
         if self._cluster is not None:
             self._cluster.close()
-        self._sequencer = self._cluster = self._transaction = None
+        self._sequencer = self._stage_attempts = self._cluster = self._transaction = None
 
     @property
     def cluster(self) -> Cluster:
@@ -106,13 +136,15 @@ class BatchWriter:
             transaction.fence()
         self._transaction = transaction
         self._used_at = time.monotonic()
-        self._is_unfinished = False
+        self._is_unfinished = self._is_lost = False
+        self._known, self._known_by = _NOT_READ, transaction.producer_id
 
     def progress(self, batch_id: int) -> Progress | None:
         """Of the app, as of the fence."""
         with self.listeners.step(Step.PROGRESS, batch_id), self._explained():
             ensure_topic(self.cluster)
-            return read_progress(self.cluster, self.app_id)
+            self._known = read_progress(self.cluster, self.app_id)
+            return self._known
 
     def cluster_id(self) -> str:
         """The same for all addresses of a cluster."""
@@ -149,7 +181,7 @@ class BatchWriter:
                 result = self._attempt(frame, batch_id, query_id, recorded, attempts)
             except _Again as failure:
                 if attempts > self.settings.retries or is_stopping():
-                    raise BatchFailed(
+                    raise failure.kind(
                         f"batch {batch_id} of {self.app_id!r} failed {_times(attempts)}; nothing of it is visible. "
                         f"Last reason: {failure}"
                     ) from failure.__cause__
@@ -186,6 +218,7 @@ class BatchWriter:
             # For this transaction only: a task that comes late must not begin the next one.
             prepare=lambda partitions: transaction.add_partitions(partitions, ticket),
             patience_s=self.settings.transaction_timeout_ms / 1000,
+            stage_attempt=self._stages_of(frame.sparkSession).newest,
         )
         try:
             ticket = self._next_ticket(transaction)
@@ -206,6 +239,8 @@ class BatchWriter:
                 else:
                     transaction.abort()  # Kafka calls the commit of nothing an error
             self._used_at = time.monotonic()
+            self._known = self._known if recorded.progress is None else recorded.progress
+            self._known_by = transaction.producer_id  # a commit may hand out a new one, when epochs are used up
         except OutcomeUnknown as problem:
             self._transaction = None
             raise CommitUnknown(
@@ -214,8 +249,12 @@ class BatchWriter:
                 "Start the query again: it finds out which, and goes on from there"
             ) from None
         except Fenced as problem:
+            sequencer.forget(run)
+            self._reclaim(batch_id, begun, problem)
+            raise self._over(batch_id, begun, problem) from None
+        except TakenOver:
             self._transaction = None
-            raise self._gone(batch_id, begun, problem) from None
+            raise
         except (_Spoiled, ClientError) as problem:
             self._give_up(run, sequencer, batch_id, begun)
             raise self._judged(problem, batch_id) from problem.__cause__
@@ -244,21 +283,42 @@ class BatchWriter:
     def _next_ticket(self, transaction: SharedTransaction) -> Ticket:
         """Of a transaction in which nothing is open. What could not be aborted before is aborted now, as ourselves: to
         fence again would take the app id back from a successor."""
+        if self._is_lost:
+            transaction.reclaim()
+            self._is_lost = self._is_unfinished = False
         if self._is_unfinished:
             try:
                 transaction.abort()
             except OutcomeUnknown as problem:
                 raise _Spoiled("delivery", f"the transaction before could not be aborted: {problem}") from None
             self._is_unfinished = False
-        if time.monotonic() - self._used_at > IDLE_S_MAX:
-            return transaction.renew()
-        return transaction.ticket
+        idle = time.monotonic() - self._used_at > IDLE_S_MAX
+        ticket = transaction.renew() if idle else transaction.ticket
+        if ticket.producer_id != self._known_by:
+            self._check_progress(ticket)
+        return ticket
+
+    def _check_progress(self, ticket: Ticket) -> None:
+        """The coordinator has forgotten the producer that we were. Whoever had the app id in between may be forgotten,
+        too, but not what it has committed. (Also after 32,767 epochs, when a producer gets a new id.)"""
+        if not isinstance(self._known, _NotRead):
+            found = read_progress(self.cluster, self.app_id)
+            if _identity(found) != _identity(self._known):
+                raise TakenOver(
+                    f"another run with the app id {self.app_id!r} has committed batch "
+                    f"{found.batch_id if found else None} since this one last did, while the transactional id was not "
+                    "in use; so this one stops. If both were meant to run, give each its own app_id"
+                )
+        self._known_by = ticket.producer_id
 
     def _run_tasks(
         self, frame: Any, batch_id: int, run: Run, sequencer: Sequencer, transaction: SharedTransaction
     ) -> dict[int, int]:
         """The attempt that did each task, by what Spark says."""
-        plan = self._plan(batch_id, ticket=transaction.ticket, door=sequencer.open(run))
+        settings = self.settings
+        decided_s = (settings.transaction_timeout_ms + settings.delivery_timeout_ms) / 1000
+        door = sequencer.open(run, answer_within_s=decided_s + ANSWER_MARGIN_S)
+        plan = self._plan(batch_id, ticket=transaction.ticket, door=door)
         try:
             rows = frame.mapInArrow(task_writer(plan), RESULT_SCHEMA).collect()
         except Exception as problem:  # whatever Spark raises; it is the cause of what we raise
@@ -337,7 +397,9 @@ class BatchWriter:
             producing.send({(PROGRESS_TOPIC, PARTITION): batch})
         except WriteRefused as refusal:
             if refusal.code in TRANSACTION_OVER:
-                raise Fenced(str(refusal)) from None
+                raise Fenced(str(refusal), refusal.code) from None
+            if refusal.code == ErrorCode.TRANSACTION_ABORTABLE:
+                raise MustAbort(str(refusal)) from None
             raise
 
     # --- when it does not go well
@@ -348,9 +410,8 @@ class BatchWriter:
         transaction = self._owned()
         try:
             transaction.abort()
-        except Fenced as problem:
-            self._transaction = None
-            raise self._gone(batch_id, begun, problem) from None
+        except Fenced as problem:  # nothing is open; and if it is still ours, what failed before is what counts
+            self._reclaim(batch_id, begun, problem)
         except OnceflowError as problem:
             # The next attempt does it, or the next driver's fence, or the transaction timeout.
             self._is_unfinished = True
@@ -370,17 +431,47 @@ class BatchWriter:
             )
         return _Again(str(problem))
 
-    def _gone(self, batch_id: int, begun: float, problem: Exception) -> SinkError:
-        open_s = time.monotonic() - begun
-        timeout_s = self.settings.transaction_timeout_ms / 1000
-        if open_s >= timeout_s:
-            return TransactionTimedOut(
-                f"batch {batch_id} of {self.app_id!r} was open for {open_s:.0f} s, and the broker aborts a "
-                f"transaction after {timeout_s:g} s "
-                "(transaction_timeout_ms). Nothing of the batch is visible and nothing is lost: raise the "
-                "setting, or make batches smaller "
-                "(maxOffsetsPerTrigger), and start the query again"
-            )
+    def _reclaim(self, batch_id: int, begun: float, problem: Fenced) -> None:
+        """Find out whether the app id is still ours, and go on as its owner. Raises `TakenOver` if it is not."""
+        transaction = self._owned()
+        self._is_lost = True
+        try:
+            ticket = transaction.reclaim()
+            self._is_lost = self._is_unfinished = False
+            if ticket.producer_id != self._known_by:
+                self._check_progress(ticket)
+        except Fenced:
+            self._transaction = None
+            if transaction.version == V1 and self._has_timed_out(begun):
+                raise TransactionTimedOut(
+                    f"{self._too_long(batch_id, begun)}. Nothing of the batch is visible and nothing is lost; start "
+                    "the query again, unless another run with this app id has taken over"
+                ) from None
+            raise self._taken(batch_id, problem) from None
+        except TakenOver:
+            self._transaction = None
+            raise
+        except OnceflowError as unknown:  # the next attempt asks again
+            log.warning("%s: who has the app id could not be asked: %s", self.app_id, unknown)
+        self._used_at = time.monotonic()
+
+    def _over(self, batch_id: int, begun: float, problem: Fenced) -> _Again:
+        """The transaction is over, and the app id is ours."""
+        if self._has_timed_out(begun):
+            return _Again(self._too_long(batch_id, begun), TransactionTimedOut)
+        return _Again(str(problem))
+
+    def _has_timed_out(self, begun: float) -> bool:
+        return time.monotonic() - begun >= self.settings.transaction_timeout_ms / 1000
+
+    def _too_long(self, batch_id: int, begun: float) -> str:
+        return (
+            f"batch {batch_id} of {self.app_id!r} was open for {time.monotonic() - begun:.0f} s, and the broker aborts "
+            f"a transaction after {self.settings.transaction_timeout_ms / 1000:g} s (transaction_timeout_ms): raise "
+            "the setting, or make batches smaller (maxOffsetsPerTrigger)"
+        )
+
+    def _taken(self, batch_id: int, problem: Exception) -> TakenOver:
         return TakenOver(
             f"another run with the app id {self.app_id!r} has taken over, so this one stops; batch {batch_id} was "
             "not committed by this run and the "
@@ -393,6 +484,8 @@ class BatchWriter:
         try:
             yield
         except Fenced as problem:
+            if problem.code not in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
+                raise SinkError(f"{problem}. Nothing was written") from None
             raise TakenOver(f"another run with the app id {self.app_id!r} is taking over: {problem}") from None
         except Refused as refusal:
             raise SinkError(
@@ -426,6 +519,11 @@ class BatchWriter:
             bind, advertised = _driver_address(spark, self.settings.driver_host)
             self._sequencer = Sequencer(bind, self.settings.driver_port, advertised_host=advertised)
         return self._sequencer
+
+    def _stages_of(self, spark: Any) -> StageAttempts:
+        if self._stage_attempts is None or not self._stage_attempts.is_of(spark):
+            self._stage_attempts = StageAttempts(spark)
+        return self._stage_attempts
 
 
 class _Recording:
@@ -463,6 +561,11 @@ class _Recording:
 
 class _Again(Exception):
     """The batch failed in a way that may not repeat itself, and its transaction is aborted."""
+
+    def __init__(self, reason: str, kind: type[SinkError] = BatchFailed) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        """What to raise if it is not tried again."""
 
 
 class _Spoiled(OnceflowError):
@@ -503,6 +606,11 @@ def _with_advice(refusal: Refused | WriteRefused, app_id: str, timeout_ms: int |
             return f"{refusal}: the principal lacks a right on the cluster"
         case _:
             return str(refusal)
+
+
+def _identity(progress: Progress | _NotRead | None) -> tuple[str, int, int] | None:
+    """What tells one commit of an app from another."""
+    return (progress.query_id, progress.batch_id, progress.at_ms) if isinstance(progress, Progress) else None
 
 
 def _together(several: Iterable[Mapping[str, list[int]]]) -> dict[str, list[int]]:

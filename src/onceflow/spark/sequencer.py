@@ -15,18 +15,33 @@ number where the last one stopped. The driver hands out these turns. A task
 A task that breaks off in between (its connection ends before it has left) spoils the run: what it has sent, and
 whether that was stored, is unknown. A spoiled run grants nothing any more, and the driver aborts the transaction.
 
+So does a stage that Spark runs again, after it has lost shuffle files for example. Tasks of the second attempt at a
+stage count their own attempts from 0, and may have other rows than the first attempt had: rows move between tasks
+wherever a query does not give the same rows in the same order each time. One that had not entered the first time would
+write beside tasks of the first attempt. PySpark does not tell a task which attempt at its stage it is part of, so the
+driver asks the scheduler for each task that enters. Only a stage that was never run again may write: a task of the
+first attempt may still come when the second has begun.
+
 Hence the invariant that the commit rests on: **after `close()` has returned the reports, every task has left, nobody
 holds a turn, and nobody will ever get one.** A zombie attempt may still run, but it has nothing on its way.
 
-The network part is small: length-prefixed JSON over TCP, a secret per run, a thread per task.
+The network part is small: length-prefixed JSON over TCP, a secret per run. Anybody can connect to the driver's port, so
+connections that have not shown the secret cost little: one thread reads all of them, each has `FIRST_WORDS_TIMEOUT_S`
+for its first message as a whole, and there are at most `UNKNOWN_MAX`; beyond that the oldest one is closed. A task that
+was closed so, or for which no thread could be started, tries again. From its first message on a task has a thread of
+its own in the driver; and it waits for no answer longer than the driver takes to decide.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import json
+import logging
+import random
 import secrets
+import selectors
 import socket
 import struct
 import threading
@@ -46,9 +61,24 @@ MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # the offsets of 100,000 partitions
 FIRST_WORDS_TIMEOUT_S: Final = 10.0
 FIRST_WORDS_BYTES_MAX: Final = 4096
 """Whoever connects and does not say the secret, in few words, is cut off."""
+UNKNOWN_MAX: Final = 256
+"""Connections that have not shown the secret; a process often has 1,024 file handles in all."""
+ACCEPTED_AT_ONCE: Final = 32
+"""Then those that are connected are heard: a task says who it is at once."""
+BACKLOG: Final = 1024
 ACCEPT_AGAIN_S: Final = 0.1
+CLOSED_WITHIN_S: Final = 1.0
+
+ANSWER_WITHIN_S: Final = 900.0
+HELLOS: Final = 6
+"""How often a task introduces itself if it is cut off before it is answered."""
+HELLO_AGAIN_S: Final = 0.05
+LAST_WORDS_TIMEOUT_S: Final = 5.0
 
 _LENGTH: Final = struct.Struct(">I")
+_HANDLES_USED_UP: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+log = logging.getLogger("onceflow.spark")
 
 
 class Refusal(OnceflowError):
@@ -76,10 +106,18 @@ class Failure:
 class Run:
     """One attempt at writing one micro-batch. Safe for threads."""
 
-    def __init__(self, *, prepare: Callable[[Collection[TopicPartition]], None], patience_s: float) -> None:
-        """`prepare` is called with the partitions that are about to be written for the first time."""
+    def __init__(
+        self,
+        *,
+        prepare: Callable[[Collection[TopicPartition]], None],
+        patience_s: float,
+        stage_attempt: Callable[[int], int] = lambda _: 0,
+    ) -> None:
+        """`prepare` is called with the partitions that are about to be written for the first time. `stage_attempt`
+        gives the newest attempt at a stage that Spark has begun, from 0."""
         self.secret = secrets.token_hex(16)
         self._prepare = prepare
+        self._stage_attempt = stage_attempt
         self._patience_s = patience_s
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # for those who wait to enter
@@ -95,8 +133,15 @@ class Run:
     def failure(self) -> Failure | None:
         return self._failure
 
-    def enter(self, task: int, attempt: str) -> None:
+    def enter(self, task: int, attempt: str, stage: int | None = None) -> None:
+        """`stage`: the stage that the task is part of."""
         deadline = time.monotonic() + self._patience_s
+        if stage is not None and self._was_run_again(stage):
+            self.spoil(
+                "stage",
+                f"Spark runs stage {stage} again, since it has lost what the stage had read: tasks of both attempts "
+                "would write, and their rows need not be the same. Why it does is in its log: look for 'FetchFailed'",
+            )
         with self._changed:
             while task in self._writers and not self._is_over() and task not in self._reports:
                 left = deadline - time.monotonic()
@@ -111,6 +156,14 @@ class Run:
                     "Why Spark runs it again is in its log: look for 'Lost task'"
                 )
             self._writers[task] = attempt
+
+    def _was_run_again(self, stage: int) -> bool:
+        """Talks to Spark: not under the lock. If it does not answer, the run is spoiled."""
+        try:
+            return self._stage_attempt(stage) > 0
+        except Exception as problem:
+            self.spoil("stage", f"Spark could not be asked whether stage {stage} is run again: {problem}")
+            return False
 
     def take(self, attempt: str, wanted: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The next sequence of each partition whose turn is granted: some of the wanted ones, at least one."""
@@ -230,22 +283,27 @@ class Door:
     host: str
     port: int
     secret: str
+    answer_within_s: float = ANSWER_WITHIN_S
+    """Whoever is not answered in this time has no driver any more."""
 
 
 class Sequencer:
     """The driver's server: one per process and sink, for one run after the other."""
 
     def __init__(self, host: str, port: int = 0, *, advertised_host: str | None = None) -> None:
-        self._server = socket.create_server((host, port), backlog=256)
+        self._server = socket.create_server((host, port), backlog=BACKLOG)
+        self._server.setblocking(False)
         self._advertised = (advertised_host or host, self._server.getsockname()[1])
         self._runs: dict[str, Run] = {}
         self._is_closed = threading.Event()
-        self._thread = threading.Thread(target=self._accept, name="onceflow-sequencer", daemon=True)
+        self._woken, self._wake = socket.socketpair()
+        self._thread = threading.Thread(target=self._listen, name="onceflow-sequencer", daemon=True)
         self._thread.start()
 
-    def open(self, run: Run) -> Door:
+    def open(self, run: Run, *, answer_within_s: float = ANSWER_WITHIN_S) -> Door:
+        """`answer_within_s`: longer than any answer to a task of this run can take."""
         self._runs[run.secret] = run
-        return Door(*self._advertised, run.secret)
+        return Door(*self._advertised, run.secret, answer_within_s)
 
     def forget(self, run: Run) -> None:
         run.spoil("over", "the batch is over")
@@ -255,41 +313,121 @@ class Sequencer:
         for run in list(self._runs.values()):
             self.forget(run)
         self._is_closed.set()
-        # A thread in accept() holds the socket open after close(); shutdown wakes it up.
-        with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
+        self._wake.close()  # the thread closes the rest
+        if threading.current_thread() is not self._thread:  # a finalizer may run in any thread
+            self._thread.join(CLOSED_WITHIN_S)
 
-    def _accept(self) -> None:
-        while not self._is_closed.is_set():
+    # --- connections that have not shown the secret
+
+    def _listen(self) -> None:
+        with self._server, self._woken:
+            self._receive_hellos()
+
+    def _receive_hellos(self) -> None:
+        unknown: dict[socket.socket, _Hello] = {}  # the oldest first
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ, "server")
+            selector.register(self._woken, selectors.EVENT_READ, "closed")
+
+            def drop(connected: socket.socket, *, close: bool = True) -> None:
+                del unknown[connected]
+                selector.unregister(connected)
+                if close:
+                    connected.close()
+
+            while not self._is_closed.is_set():
+                for key, _ in selector.select(_seconds_left(unknown)):
+                    if key.data == "server":
+                        self._accept(selector, unknown)
+                    elif isinstance(key.data, _Hello) and key.data.connected in unknown:
+                        self._hear(key.data, drop)
+                for hello in list(unknown.values())[: max(0, len(unknown) - UNKNOWN_MAX)]:
+                    drop(hello.connected)
+                for hello in [each for each in unknown.values() if each.deadline <= time.monotonic()]:
+                    drop(hello.connected)
+            for connected in list(unknown):
+                drop(connected)
+
+    def _accept(self, selector: selectors.BaseSelector, unknown: dict[socket.socket, _Hello]) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
             try:
                 connected, _ = self._server.accept()
-            except OSError:  # closed; or no file handle is free just now, and tasks must not wait for ever
-                self._is_closed.wait(ACCEPT_AGAIN_S)
-                continue
-            threading.Thread(target=self._serve, args=(connected,), name="onceflow-turns", daemon=True).start()
-
-    def _serve(self, connected: socket.socket) -> None:
-        with connected:
-            try:
-                _keep_alive(connected)
-                connected.settimeout(FIRST_WORDS_TIMEOUT_S)
-                hello = _receive(connected, FIRST_WORDS_BYTES_MAX)
-                run = self._known(hello.get("secret"))
-                if run is None:
-                    _answer(connected, {"refused": "the batch is over"})
-                    return
-                connected.settimeout(None)
-                visit = _Visit(run, connected, hello)
-            except (OSError, ValueError):
+            except BlockingIOError:
                 return
-            visit.serve()
+            except OSError as problem:  # closed; or no file handle is free just now, and tasks must not wait for ever
+                if problem.errno in _HANDLES_USED_UP and unknown:
+                    oldest = next(iter(unknown))
+                    del unknown[oldest]
+                    selector.unregister(oldest)
+                    oldest.close()
+                else:
+                    self._is_closed.wait(ACCEPT_AGAIN_S)
+                return
+            connected.setblocking(False)
+            hello = _Hello(connected, time.monotonic() + FIRST_WORDS_TIMEOUT_S)
+            unknown[connected] = hello
+            selector.register(connected, selectors.EVENT_READ, hello)
+
+    def _hear(self, hello: _Hello, drop: Callable[..., None]) -> None:
+        """What has come of a first message."""
+        try:
+            message = hello.heard()
+            if message is None:
+                return
+            run = self._known(message.get("secret"))
+            if run is None:
+                _answer(hello.connected, {"refused": "the batch is over"})
+                raise ValueError("a secret that nobody has")
+            visit = _Visit(run, hello.connected, message)
+            hello.connected.setblocking(True)
+            _keep_alive(hello.connected)
+        except (OSError, ValueError):
+            drop(hello.connected)
+            return
+        drop(hello.connected, close=False)
+        try:
+            threading.Thread(target=visit.serve, name="onceflow-turns", daemon=True).start()
+        except (RuntimeError, MemoryError) as problem:  # "can't start new thread"
+            log.warning("a task could not be served just now (%s); it will try again", problem)
+            hello.connected.close()
 
     def _known(self, secret: object) -> Run | None:
         for known, run in list(self._runs.items()):
             if isinstance(secret, str) and hmac.compare_digest(known.encode(), secret.encode("utf-8", "replace")):
                 return run
         return None
+
+
+@dataclass(eq=False)
+class _Hello:
+    """The first message on a connection, as far as it has come."""
+
+    connected: socket.socket
+    deadline: float
+    data: bytearray = field(default_factory=bytearray)
+
+    def heard(self) -> dict[str, Any] | None:
+        """Reads what is there: the message, or None if more has to come. Never reads beyond it."""
+        while True:
+            length = _LENGTH.unpack_from(self.data)[0] if len(self.data) >= _LENGTH.size else 0
+            if length > FIRST_WORDS_BYTES_MAX:
+                raise ValueError(f"a first message of {length} bytes")
+            missing = _LENGTH.size + length - len(self.data)
+            if missing == 0:
+                return _message(bytes(self.data[_LENGTH.size :]))
+            try:
+                piece = self.connected.recv(missing)
+            except BlockingIOError:
+                return None
+            if not piece:
+                raise ConnectionResetError("the connection was closed")
+            self.data += piece
+
+
+def _seconds_left(unknown: Mapping[socket.socket, _Hello]) -> float | None:
+    """Until the first of them is cut off."""
+    oldest = next(iter(unknown.values()), None)
+    return None if oldest is None else max(0.0, oldest.deadline - time.monotonic())
 
 
 class _Visit:
@@ -300,14 +438,19 @@ class _Visit:
         self._connected = connected
         try:
             self._task, self._attempt = int(hello["task"]), str(hello["attempt"])
+            self._stage = None if hello.get("stage") is None else int(hello["stage"])
         except (KeyError, TypeError) as problem:
             raise ValueError("not the first words of a task") from problem
 
     def serve(self) -> None:
+        with self._connected:
+            self._serve()
+
+    def _serve(self) -> None:
         broken = "a task ended without a word: its executor was lost or killed"
         kind = "executor"
         try:
-            self._run.enter(self._task, self._attempt)
+            self._run.enter(self._task, self._attempt, self._stage)
             _send(self._connected, {})
             while True:
                 message = _receive(self._connected)
@@ -338,24 +481,44 @@ class _Visit:
         return {}
 
 
+class _CutOff(Refusal):
+    """The connection ended in place of an answer."""
+
+
 class Turns:
     """A task's side of the conversation. Raises `Refusal` when it must stop writing."""
 
-    def __init__(self, door: Door, task: int, attempt: str, *, timeout_s: float) -> None:
+    def __init__(self, door: Door, task: int, attempt: str, *, timeout_s: float, stage: int | None = None) -> None:
+        self._door = door
         self._held: dict[TopicPartition, int] = {}
+        hello = {"secret": door.secret, "task": task, "attempt": attempt, "stage": stage}
+        for again in range(1, HELLOS + 1):
+            self._connected = self._connect(task, timeout_s)
+            try:
+                self._ask(hello)
+                return
+            except _CutOff:
+                # The driver was busy with others. Should it have let us in nevertheless, it has noticed that we are
+                # gone, and does not let us in twice.
+                self._connected.close()
+                if again == HELLOS:
+                    raise
+                time.sleep(HELLO_AGAIN_S * 2**again * random.uniform(0.5, 1.0))
+            except BaseException:
+                self._connected.close()
+                raise
+
+    def _connect(self, task: int, timeout_s: float) -> socket.socket:
         try:
-            self._connected = socket.create_connection((door.host, door.port), timeout=timeout_s)
+            connected = socket.create_connection((self._door.host, self._door.port), timeout=timeout_s)
         except OSError as problem:
             raise Refusal(
-                f"task {task} cannot reach the driver at {door.host}:{door.port} ({problem}): executors need a way to "
-                "that port; KafkaSink(driver_host=..., driver_port=...) sets it"
+                f"task {task} cannot reach the driver at {self._door.host}:{self._door.port} ({problem}): executors "
+                "need a way to that port; KafkaSink(driver_host=..., driver_port=...) sets it"
             ) from None
-        try:
-            _keep_alive(self._connected)
-            self._ask({"secret": door.secret, "task": task, "attempt": attempt})
-        except BaseException:
-            self._connected.close()
-            raise
+        with contextlib.suppress(OSError):
+            _keep_alive(connected)
+        return connected
 
     def take(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Gives back what is held, and waits for turns on some of these partitions."""
@@ -378,6 +541,7 @@ class Turns:
     def fail(self, kind: str, sentence: str) -> None:
         """Tell the driver why, so that it can tell the user."""
         with contextlib.suppress(OSError):
+            self._connected.settimeout(LAST_WORDS_TIMEOUT_S)
             _send(self._connected, {"kind": kind, "failed": sentence})
         self._connected.close()
 
@@ -387,12 +551,18 @@ class Turns:
         return back
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        deadline = time.monotonic() + self._door.answer_within_s
         try:
-            self._connected.settimeout(None)  # the driver answers, or its end of the connection goes
+            self._connected.settimeout(self._door.answer_within_s)
             _send(self._connected, message)
-            answer = _receive(self._connected)
+            answer = _receive(self._connected, deadline)
+        except TimeoutError:
+            raise Refusal(
+                f"the driver at {self._door.host}:{self._door.port} did not answer within "
+                f"{self._door.answer_within_s:g} s: this task gives up"
+            ) from None
         except (OSError, ValueError) as problem:
-            raise Refusal(f"the driver has gone: {problem}") from None
+            raise _CutOff(f"the driver has gone: {problem}") from None
         if "refused" in answer:
             raise Refusal(answer["refused"])
         return answer
@@ -418,12 +588,17 @@ def _answer(connected: socket.socket, message: dict[str, Any]) -> None:
         _send(connected, message)
 
 
-def _receive(connected: socket.socket, bytes_max: int = MESSAGE_BYTES_MAX) -> dict[str, Any]:
-    (length,) = _LENGTH.unpack(_read(connected, _LENGTH.size))
-    if length > bytes_max:
+def _receive(connected: socket.socket, deadline: float | None = None) -> dict[str, Any]:
+    """Raises `TimeoutError` if the message is not there as a whole by then."""
+    (length,) = _LENGTH.unpack(_read(connected, _LENGTH.size, deadline))
+    if length > MESSAGE_BYTES_MAX:
         raise ValueError(f"a message of {length} bytes")
+    return _message(_read(connected, length, deadline))
+
+
+def _message(data: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(_read(connected, length))
+        message = json.loads(data)
     except RecursionError:
         raise ValueError("a message of brackets") from None
     if not isinstance(message, dict):
@@ -431,9 +606,14 @@ def _receive(connected: socket.socket, bytes_max: int = MESSAGE_BYTES_MAX) -> di
     return message
 
 
-def _read(connected: socket.socket, length: int) -> bytes:
+def _read(connected: socket.socket, length: int, deadline: float | None) -> bytes:
     data = bytearray()
     while len(data) < length:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            connected.settimeout(left)
         piece = connected.recv(length - len(data))
         if not piece:
             raise ConnectionResetError("the connection was closed")

@@ -87,7 +87,10 @@ def task_writer(plan: WritePlan) -> Callable[[Iterable[pa.RecordBatch]], Iterato
         context = TaskContext.get()
         assert context is not None
         task, attempt = context.partitionId(), context.taskAttemptId()
-        report = _in_transaction(plan, task, attempt, batches) if plan.ticket else _alone(plan, task, batches)
+        if plan.ticket:
+            report = _in_transaction(plan, task, attempt, batches, stage=context.stageId())
+        else:
+            report = _alone(plan, task, batches)
         yield _result(task, attempt, report)
 
     return write
@@ -103,10 +106,12 @@ def _result(task: int, attempt: int, report: TaskReport) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=_RESULT_ARROW)
 
 
-def _in_transaction(plan: WritePlan, task: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+def _in_transaction(
+    plan: WritePlan, task: int, attempt: int, batches: Iterable[pa.RecordBatch], stage: int | None = None
+) -> TaskReport:
     assert plan.ticket is not None
     assert plan.door is not None
-    turns = Turns(plan.door, task, str(attempt), timeout_s=plan.delivery_timeout_s)
+    turns = Turns(plan.door, task, str(attempt), timeout_s=plan.delivery_timeout_s, stage=stage)
     try:
         producing = Producing(
             connected(plan.settings, plan.delivery_timeout_s),
@@ -134,6 +139,8 @@ def _alone(plan: WritePlan, task: int, batches: Iterable[pa.RecordBatch]) -> Tas
 def _explained(problem: BaseException) -> tuple[str, str]:
     """What kind of failure this is, for the driver, and a sentence."""
     if isinstance(problem, WriteRefused):
+        if problem.code == ErrorCode.TRANSACTION_ABORTABLE:
+            return "transaction", f"{problem}: the broker asks to abort the transaction"
         return ("fenced", str(problem)) if problem.code in TRANSACTION_OVER else ("refused", _advice(problem))
     if isinstance(problem, RowRefused | TopicMissingError):
         return "refused", str(problem)
@@ -257,9 +264,7 @@ def _partitions(plan: WritePlan, rows: Rows, counts: Numbers, task: int, flushes
     return np.where(numbers < 0, sticky, numbers) if rows.keys.null_count else numbers
 
 
-def _chosen(
-    column: pa.Array, numbers: Numbers, topics: list[str], counts: Numbers, codes: Numbers | None
-) -> Numbers:
+def _chosen(column: pa.Array, numbers: Numbers, topics: list[str], counts: Numbers, codes: Numbers | None) -> Numbers:
     """The partitions that the user has chosen, where one is given."""
     wanted = column.fill_null(-1).to_numpy(zero_copy_only=False)
     topic_of = np.zeros(len(wanted), np.int64) if codes is None else codes

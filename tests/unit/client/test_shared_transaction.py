@@ -9,7 +9,7 @@ import pytest
 from onceflow.client import shared_transaction as module
 from onceflow.client.cluster import Cluster, Refused
 from onceflow.client.connection import NoAnswer
-from onceflow.client.problems import ClientError
+from onceflow.client.problems import NoBrokerReachable
 from onceflow.client.shared_transaction import (
     Fenced,
     OutcomeUnknown,
@@ -230,7 +230,7 @@ def test_a_fence_waits_for_a_broker_that_restarts(
 
     def gone_at_first() -> object:
         if next(calls) < 3:
-            raise ClientError("cannot reach a broker at any address")
+            raise NoBrokerReachable("cannot reach a broker at any address")
         return real()
 
     monkeypatch.setattr(cluster, "any_broker", gone_at_first)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+import resource
+import select
 import socket
 import struct
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -197,6 +203,53 @@ def test_nobody_leaves_with_a_turn_in_hand_or_without_having_entered(run: Run) -
     run.leave(0, "a", DONE)
 
 
+# --- stages that Spark runs again
+
+
+class Stages:
+    """The newest attempt at each stage."""
+
+    def __init__(self) -> None:
+        self.newest: dict[int, int] = {}
+        self.run = Run(prepare=nothing, patience_s=10, stage_attempt=lambda stage: self.newest.get(stage, 0))
+
+
+@pytest.mark.parametrize("task", [0, 1], ids=["a task that has left", "a task that had not come the first time"])
+def test_stage_that_is_run_again_does_not_write_beside_its_first_attempt(task: int) -> None:
+    stages = Stages()
+    stages.run.enter(0, "a", stage=7)
+    stages.run.leave(0, "a", DONE)
+    stages.newest[7] = 1
+    with pytest.raises(Refusal, match="Spark runs stage 7 again"):
+        stages.run.enter(task, "b", stage=7)
+    assert stages.run.failure is not None
+    assert stages.run.failure.kind == "stage"
+    with pytest.raises(Refusal, match="Spark runs stage 7 again"):
+        stages.run.close()
+
+
+def test_task_of_the_first_attempt_that_comes_when_the_second_has_begun_is_refused() -> None:
+    """Nobody can tell it from one of the second attempt, which may have other rows."""
+    stages = Stages()
+    stages.newest[7] = 1
+    with pytest.raises(Refusal, match="Spark runs stage 7 again"):
+        stages.run.enter(0, "a", stage=7)
+    with pytest.raises(Refusal):
+        stages.run.close()
+
+
+def test_tasks_of_a_stage_that_is_run_once_enter_and_those_of_a_run_that_is_over_spoil_nothing() -> None:
+    stages = Stages()
+    for task, attempt in enumerate("ab"):
+        stages.run.enter(task, attempt, stage=7)
+        stages.run.leave(task, attempt, DONE)
+    assert set(stages.run.close()[0]) == {0, 1}
+    stages.newest[7] = 1
+    with pytest.raises(Refusal, match="over"):
+        stages.run.enter(2, "c", stage=7)
+    assert stages.run.failure is None
+
+
 # --- the end
 
 
@@ -375,6 +428,99 @@ def test_the_address_for_the_executors_may_be_another_one() -> None:
     server.close()
 
 
+def test_task_of_a_stage_that_is_run_again_is_refused_over_the_network(server: Sequencer) -> None:
+    stages = Stages()
+    door = server.open(stages.run)
+    first = Turns(door, 0, "a", timeout_s=5, stage=7)
+    stages.newest[7] = 1
+    with pytest.raises(Refusal, match="Spark runs stage 7 again"):
+        Turns(door, 1, "b", timeout_s=5, stage=7)
+    with pytest.raises(Refusal, match="Spark runs stage 7 again"):
+        first.take([P0])
+    first._connected.close()
+
+
+# --- a driver that does not answer
+
+
+def silent_driver(answer_within_s: float) -> tuple[socket.socket, Door]:
+    server = socket.create_server(("127.0.0.1", 0))
+    return server, Door("127.0.0.1", server.getsockname()[1], "secret", answer_within_s)
+
+
+def test_task_whose_driver_accepts_and_never_answers_gives_up() -> None:
+    server, door = silent_driver(0.2)
+    with server, pytest.raises(Refusal, match=r"did not answer within 0\.2 s"):
+        Turns(door, 0, "a", timeout_s=5)
+
+
+def test_task_whose_driver_answers_byte_by_byte_gives_up() -> None:
+    server, door = silent_driver(0.5)
+
+    def drip() -> None:
+        connected, _ = server.accept()
+        with connected, contextlib.suppress(OSError):
+            connected.sendall(struct.pack(">I", 1000))
+            while True:
+                connected.sendall(b" ")
+                select.select([], [], [], 0.05)
+
+    threading.Thread(target=drip, daemon=True).start()
+    with server, pytest.raises(Refusal, match=r"did not answer within 0\.5 s"):
+        Turns(door, 0, "a", timeout_s=5)
+
+
+def test_task_that_has_entered_gives_up_when_the_driver_stops_answering(server: Sequencer) -> None:
+    hung = threading.Event()
+
+    def hang(_: Collection[TopicPartition]) -> None:
+        hung.wait(20)
+
+    run = Run(prepare=hang, patience_s=10)
+    turns = Turns(server.open(run, answer_within_s=0.3), 0, "a", timeout_s=5)
+    with pytest.raises(Refusal, match=r"did not answer within 0\.3 s"):
+        turns.take([P0])
+    hung.set()
+    turns._connected.close()
+
+
+def test_task_that_is_cut_off_before_it_is_answered_introduces_itself_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELLO_AGAIN_S", 0.001)
+    server, door = silent_driver(5)
+    seen: list[bytes] = []
+
+    def serve() -> None:
+        for answer in (b"", b"\0\0", frame({})):
+            connected, _ = server.accept()
+            with connected:
+                seen.append(connected.recv(4096))
+                connected.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    Turns(door, 3, "a", timeout_s=5)._connected.close()
+    thread.join()
+    server.close()
+    assert len(seen) == 3
+    assert len(set(seen)) == 1
+
+
+def test_task_that_is_cut_off_again_and_again_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELLO_AGAIN_S", 0.001)
+    server, door = silent_driver(5)
+
+    def serve() -> None:
+        for _ in range(module.HELLOS):
+            server.accept()[0].close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with pytest.raises(Refusal, match="the driver has gone"):
+        Turns(door, 0, "a", timeout_s=5)
+    thread.join()
+    server.close()
+
+
 # --- strangers
 
 
@@ -469,3 +615,95 @@ def test_a_server_that_cannot_accept_just_now_accepts_later(
     Turns(door, 1, "b", timeout_s=5).leave(DONE)
     assert failed.is_set()
     assert set(run.close()[0]) == {0, 1}
+
+
+SILENT = 1500
+DRIVER = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+from onceflow.spark.sequencer import Run, Sequencer
+run = Run(prepare=lambda _: None, patience_s=60)
+door = Sequencer("127.0.0.1").open(run)
+print(door.port, door.secret, flush=True)
+sys.stdin.read()
+print(sorted(run.close()[0]), flush=True)
+"""
+"""A driver with as many file handles as processes have by default."""
+
+
+@contextlib.contextmanager
+def many_handles(count: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("words", [b"", struct.pack(">I", 100)], ids=["silent", "a few bytes each"])
+def test_tasks_enter_while_a_driver_has_1500_connections_that_say_nothing(words: bytes) -> None:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(many_handles(2 * SILENT))
+        driver = stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        assert driver.stdout is not None
+        port, secret = driver.stdout.readline().split()
+        for _ in range(SILENT):
+            silent = stack.enter_context(socket.create_connection(("127.0.0.1", int(port)), timeout=5))
+            silent.sendall(words)
+        began = time.monotonic()
+        for task in range(20):
+            turns = Turns(Door("127.0.0.1", int(port), secret, 20), task, "a", timeout_s=5)
+            assert turns.take([P0]) == {P0: task}
+            turns.now_at(P0, task + 1)
+            turns.leave(DONE)
+        assert time.monotonic() - began < module.FIRST_WORDS_TIMEOUT_S, "none had to wait until others are cut off"
+        out, _ = driver.communicate()
+        assert out.strip() == str(list(range(20)))
+
+
+def test_first_words_that_come_byte_by_byte_have_one_deadline_for_all(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_WORDS_TIMEOUT_S", 0.3)
+    with socket.create_connection((door.host, door.port), timeout=5) as slow:
+        words = iter(frame({"secret": door.secret, "task": 0, "attempt": "a", "more": "x" * 2000}))
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while not select.select([slow], [], [], 0.05)[0]:
+                slow.sendall(bytes([next(words)]))
+            assert slow.recv(1) == b""
+        assert time.monotonic() - began < 5
+
+
+def test_newest_connections_are_kept_when_there_are_too_many(
+    server: Sequencer, run: Run, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UNKNOWN_MAX", 3)
+    with contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection((door.host, door.port), timeout=5)) for _ in range(3 + 2)
+        ]
+        for oldest in silent[:2]:
+            assert oldest.recv(1) == b""
+        silent[2].sendall(frame({"secret": door.secret, "task": 0, "attempt": "a"}))
+        assert silent[2].recv(100) == frame({})
+
+
+def test_thread_that_cannot_be_started_costs_one_connection_and_not_the_server(
+    run: Run, door: Door, new_turns: NewTurns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    failures = iter(range(2))
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        if thread.name == "onceflow-turns" and next(failures, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    assert new_turns(0, "a").take([P0]) == {P0: 0}
+    assert next(failures, None) is None
+    assert run.failure is None

@@ -1,0 +1,127 @@
+"""What is asked again while it may pass, and what is told at once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from onceflow.client.addresses import parse_bootstrap
+from onceflow.client.cluster import Cluster, Refused
+from onceflow.client.connection import ApiMissing, Connection, NoAnswer, NotAdmitted, NotKafka, Unreachable
+from onceflow.client.offsets import persistently
+from onceflow.client.problems import ClientError, NoBrokerReachable, NotYet, translated
+from onceflow.client.settings import ClientSettings
+from onceflow.client.shared_transaction import SharedTransaction
+from onceflow.errors import ErrorCode
+from tests.support.apache_kafka import free_ports
+from tests.unit.client.fake_broker import FakeBroker
+
+PASSING = [
+    NoBrokerReachable("nobody listens"),
+    Unreachable("it restarts"),
+    NoAnswer("it was lost"),
+    NotYet("in a moment"),
+    Refused("asking", ErrorCode.LEADER_NOT_AVAILABLE),
+]
+LASTING = [
+    ClientError("the broker does not say who coordinates 'app'"),
+    NotAdmitted("the login was refused"),
+    NotKafka("somebody listens, but not a Kafka broker"),
+    ApiMissing("too old"),
+    Refused("asking", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    Refused("asking", 9999),
+]
+
+
+class Question:
+    """Raises a problem some times, then answers."""
+
+    def __init__(self, problem: Exception, times: int = 2) -> None:
+        self.asked = 0
+        self._problem = problem
+        self._times = times
+
+    def __call__(self) -> str:
+        self.asked += 1
+        if self.asked <= self._times:
+            raise self._problem
+        return "answer"
+
+
+@pytest.mark.parametrize("problem", PASSING, ids=repr)
+def test_what_may_pass_is_asked_again(problem: Exception) -> None:
+    assert persistently(Question(problem), patience_s=20) == "answer"
+
+
+@pytest.mark.parametrize("problem", LASTING, ids=repr)
+def test_what_stays_as_it_is_is_told_at_once(problem: Exception) -> None:
+    question = Question(problem)
+    with pytest.raises(type(problem)):
+        persistently(question, patience_s=20)
+    assert question.asked == 1
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with FakeBroker() as broker, Cluster(broker.settings(timeout_s=0.3)) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("problem", PASSING, ids=repr)
+def test_owner_of_a_transaction_asks_again_for_what_may_pass(cluster: Cluster, problem: Exception) -> None:
+    transaction = SharedTransaction(cluster, "app", timeout_ms=1000, patience_s=20)
+    assert transaction._patiently(Question(problem), "asking") == "answer"
+
+
+@pytest.mark.parametrize("problem", LASTING, ids=repr)
+def test_owner_of_a_transaction_tells_at_once_what_stays_as_it_is(cluster: Cluster, problem: Exception) -> None:
+    transaction = SharedTransaction(cluster, "app", timeout_ms=1000, patience_s=20)
+    question = Question(problem)
+    with pytest.raises(type(problem)):
+        transaction._patiently(question, "asking")
+    assert question.asked == 1
+
+
+# --- where the classes come from
+
+
+def test_no_listener_at_any_bootstrap_address_is_a_problem_of_its_own() -> None:
+    ports = free_ports(2)
+    with pytest.raises(NoBrokerReachable, match=f"{ports[0]}.*{ports[1]}.*Is it running"):
+        Cluster(ClientSettings(bootstrap=",".join(f"127.0.0.1:{port}" for port in ports)))
+
+
+def test_program_that_is_not_kafka_is_told_by_its_first_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = Connection(parse_bootstrap(f"127.0.0.1:{server.getsockname()[1]}")[0], timeout_s=5)
+        answering, _ = server.accept()
+        answering.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        with pytest.raises(NotKafka, match="not a Kafka broker"):
+            connection.features()
+        answering.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ClientError),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, ClientError),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, ClientError),
+        (KafkaError._AUTHENTICATION, ClientError),
+        (KafkaError.UNSUPPORTED_VERSION, ClientError),
+        (KafkaError._UNSUPPORTED_FEATURE, ClientError),
+        (KafkaError._TRANSPORT, NotYet),
+        (KafkaError._ALL_BROKERS_DOWN, NotYet),
+        (KafkaError._TIMED_OUT, NotYet),
+        (KafkaError.LEADER_NOT_AVAILABLE, NotYet),
+        (KafkaError.NOT_COORDINATOR, NotYet),
+    ],
+)
+def test_librdkafkas_errors_are_sorted_by_whether_they_may_pass(code: int, kind: type[ClientError]) -> None:
+    with pytest.raises(ClientError) as raised, translated("asking for offsets"):
+        raise KafkaException(KafkaError(code))
+    assert type(raised.value) is kind
+    assert "asking for offsets failed" in str(raised.value)
