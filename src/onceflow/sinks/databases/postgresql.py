@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from onceflow.digits import PORT_MAX, whole_number_of
 from onceflow.errors import ConfigError
 from onceflow.sinks.databases.database import (
     Again,
@@ -256,7 +257,9 @@ def _parameters(url: str) -> dict[str, str]:
         known = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items() if value is not None}
     except error_of_psycopg:
         raise wrong from None
-    if "@" in known.get("host", "") or not all(port.isdigit() or not port for port in known.get("port", "").split(",")):
+    if "@" in known.get("host", "") or any(
+        port and whole_number_of(port, PORT_MAX) is None for port in known.get("port", "").split(",")
+    ):
         raise wrong
     return {name: value for name, value in known.items() if name in ("user", "host", "hostaddr", "port", "dbname")}
 
