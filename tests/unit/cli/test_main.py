@@ -62,7 +62,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
         (["consume"], "required: TOPIC"),
         (["consume", "t", "--from", "tuesday"], "neither beginning, end, an offset, nor a time"),
         (["consume", "t", "--from", "-5"], "'-5' is neither beginning, end, an offset"),
-        (["consume", "t", "--max", "0"], "'0' is not a whole number from 1 to 100000"),
+        (["consume", "t", "--max", "0"], "'0' is not a whole number from 1 up"),
         (["consume", "t", "--isolation", "serializable"], "invalid choice: 'serializable'"),
     ],
 )
