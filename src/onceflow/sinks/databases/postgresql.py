@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onceflow.digits import PORT_MAX, whole_number_of
 from onceflow.errors import ConfigError
+from onceflow.extras import require
 from onceflow.sinks.databases.database import (
     Again,
     Column,
@@ -268,7 +269,8 @@ def _psycopg() -> tuple[Any, Any]:
     try:
         import psycopg
     except ImportError as error:
-        raise ConfigError(f"PostgreSQL needs psycopg: pip install 'onceflow[sql]' ({error})") from error
+        require("sql", "PostgreSQL")
+        raise ConfigError(f"PostgreSQL needs psycopg, which cannot be imported: {error}") from error
     return psycopg.conninfo, psycopg.Error
 
 
