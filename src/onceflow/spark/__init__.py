@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         BatchFailed,
         CheckpointMismatch,
         CommitUnknown,
+        NotInAllSinks,
         SinkError,
         TakenOver,
         TransactionTimedOut,
@@ -39,6 +40,7 @@ __all__ = [
     "CommitUnknown",
     "DataLossError",
     "KafkaSink",
+    "NotInAllSinks",
     "SinkError",
     "SinkListener",
     "Step",
@@ -66,7 +68,16 @@ _WHERE = {
     "SinkListener": "listening",
     "Step": "listening",
 } | dict.fromkeys(
-    ("BatchFailed", "CheckpointMismatch", "CommitUnknown", "SinkError", "TakenOver", "TransactionTimedOut"), "problems"
+    (
+        "BatchFailed",
+        "CheckpointMismatch",
+        "CommitUnknown",
+        "NotInAllSinks",
+        "SinkError",
+        "TakenOver",
+        "TransactionTimedOut",
+    ),
+    "problems",
 )
 
 
