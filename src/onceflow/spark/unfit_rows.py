@@ -244,13 +244,13 @@ def explained(refusal: WriteRefused, batch: bytes, limits: TopicLimits) -> RowRe
         case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE:
             return _too_large(refusal.topic, where, batch, limits)
         case ErrorCode.INVALID_TIMESTAMP:
-            record = _named(refusal, batch, lambda _: False)
+            record = _named(refusal, batch, lambda each: str(each.timestamp) in str(refusal))
             return RowRefused(
                 f"a record {where} has a timestamp that the topic does not take (message.timestamp.before.max.ms, "
                 f"message.timestamp.after.max.ms): {refusal} ({_words(record)})"
             )
         case _:
-            record = _named(refusal, batch, lambda each: each.key is None)
+            record = _named(refusal, batch, lambda each: limits.needs_keys and each.key is None)
             if limits.needs_keys and record is not None and record.key is None:
                 return RowRefused(
                     f"a row {where} has no key, and the topic is compacted ({_words(record)}): give every row a key, "
@@ -279,12 +279,11 @@ def _too_large(topic: str, where: str, batch: bytes, limits: TopicLimits) -> Row
     )
 
 
-def _named(refusal: WriteRefused, batch: bytes, guess: Callable[[Record], bool]) -> Record | None:
-    """The record that the broker means, if it says so; else the first that looks like it."""
+def _named(refusal: WriteRefused, batch: bytes, is_meant: Callable[[Record], bool]) -> Record | None:
+    """The record that is wrong, as one sees from what is in it, or as the broker says."""
     records = list(read_records(batch))
-    if refusal.records and refusal.records[0] < len(records):
-        return records[refusal.records[0]]
-    return records[0] if len(records) == 1 else next(filter(guess, records), None)
+    named = [records[at] for at in refusal.records if at < len(records)]
+    return next(filter(is_meant, records), None) or next(iter(named or records if len(records) == 1 else named), None)
 
 
 def _words(record: Record | None) -> str:
