@@ -11,9 +11,11 @@ from onceflow.client.fetching import Fetched, fetch
 from onceflow.client.settings import ClientSettings
 from onceflow.client.watch_questions import Questions
 from onceflow.client.watching import ClusterWatch
+from onceflow.errors import ErrorCode
 from onceflow.monitor.micro_batches import PROGRESS_TOPIC
 from onceflow.monitor.snapshot import EndedTransaction, Group, MicroBatch, Partition, Producer, Snapshot, Transaction
 from onceflow.spark import sink as sink_module
+from onceflow.spark.progress import Progress
 from onceflow.spark.query import MicroBatch as RunningBatch
 from onceflow.spark.sink import KafkaSink
 from onceflow.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -24,7 +26,7 @@ from tests.support.apache_kafka import QUICK_JVM_OPTIONS, ApacheKafka
 from tests.support.raw import Wire, batch, now_ms
 from tests.support.raw_consumer_members import RawMember, settle
 from tests.support.raw_groups import commit, joined_alone
-from tests.support.raw_transactions import GROUP, TransactionalProducer, find_coordinator
+from tests.support.raw_transactions import GROUP, V1, TransactionalProducer, find_coordinator
 from tests.support.secured_kafka import SecuredKafka
 from tests.support.waiting import eventually
 
@@ -140,9 +142,7 @@ def test_how_a_transaction_ended_is_told_by_the_next_look_and_counted_once(
     assert (counted.commits - counters.commits, counted.aborts - counters.aborts) == (1, 1)
 
 
-def test_epochs_tell_how_many_ended_between_two_looks(
-    watch: Watch, topic: str, bumping: TransactionalProducer
-) -> None:
+def test_epochs_tell_how_many_ended_between_two_looks(watch: Watch, topic: str, bumping: TransactionalProducer) -> None:
     bumping.write(topic, "a")
     bumping.commit()
     before = watch.look().snapshot.counters
@@ -346,6 +346,28 @@ def test_micro_batches_are_seen_when_committed_and_complete_when_the_next_one_is
     assert first.started_ms is not None
     assert first.committed_ms is not None
     assert 0 < first.transaction_ms <= first.committed_ms - first.started_ms + 1
+
+
+def test_a_micro_batch_is_shown_when_its_own_transaction_is_committed(
+    watch: Watch, sink: Callable[[int], str], wire: Wire, new_name: NewName
+) -> None:
+    app_id = sink(0)  # which creates the topic
+    eventually(lambda: len(watch.look().micro_batches(app_id)) == 1, "the first micro-batch is committed")
+    slow, aborted = (TransactionalProducer(wire, new_name(), V1).init() for _ in range(2))
+    for producer in (slow, aborted):
+        progress = Progress(app_id=producer.transactional_id, query_id="q", batch_id=7, at_ms=now_ms())
+        producer.add(PROGRESS_TOPIC)
+        records = progress.to_batch(producer_id=producer.id, epoch=producer.epoch, sequence=0)
+        answer = wire.produce(PROGRESS_TOPIC, records, version=11, transactional_id=producer.transactional_id)
+        assert answer.error_code == ErrorCode.NONE
+    sink(1)
+    eventually(lambda: len(watch.look().micro_batches(app_id)) == 2, "shown, though others are open before it")
+    assert watch.look().micro_batches(slow.transactional_id) == []
+    aborted.abort()
+    slow.commit()
+    [found] = eventually(lambda: watch.look().micro_batches(slow.transactional_id), "it is committed")
+    assert (found.batch_id, found.committed_ms is None) == (7, False)
+    assert watch.look().micro_batches(aborted.transactional_id) == []
 
 
 def test_progress_that_was_read_is_not_read_again(

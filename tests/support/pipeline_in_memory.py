@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from onceflow.pipelines.ordering import sort_items
 from onceflow.pipelines.parcels import shard_of
 from onceflow.pipelines.parsing import Parser, Unfit, dead_letter_json
 from onceflow.pipelines.pipeline import DEAD_LETTERS, Pipeline, Record, Send, Step
@@ -94,7 +95,8 @@ class InMemory:
         for shard in sorted(shards):
             stored = self._state[number, shard]
             pages = {name: orjson.loads(content) for name, content in stored.items()}
-            for each in step.run(pages, sorted(shards[shard])):
+            sort_items(shards[shard])
+            for each in step.run(pages, shards[shard]):
                 if isinstance(each, Send):
                     sends.append(each)
                 else:

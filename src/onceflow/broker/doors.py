@@ -20,6 +20,7 @@ from onceflow.broker.connection import Connection
 from onceflow.broker.request_memory import RequestMemory
 from onceflow.broker.tls_transport import READ_SIZE, TlsTransport
 from onceflow.config import BrokerConfig
+from onceflow.digits import INT32_MAX, whole_number_of
 from onceflow.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,10 +53,11 @@ def limits_by_address(config: BrokerConfig) -> dict[str, int]:
     """`max.connections.per.ip.overrides`. Raises `ConfigError`."""
     limits = {}
     for word in config["max.connections.per.ip.overrides"]:
-        host, colon, count = word.rpartition(":")
-        if not colon or not host or not count.isdecimal():
+        host, _, digits = word.rpartition(":")
+        count = whole_number_of(digits, INT32_MAX)
+        if not host or count is None:
             raise ConfigError(f"max.connections.per.ip.overrides takes ADDRESS:COUNT,..., not {word!r}.")
-        limits[host.strip("[]")] = int(count)
+        limits[host.strip("[]")] = count
     return limits
 
 

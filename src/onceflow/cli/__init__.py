@@ -112,6 +112,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(mistake, EXIT_USAGE)
     except OnceflowError as failure:
         return _complain(failure, EXIT_FAILED)
+    except ImportError as missing:
+        from onceflow.extras import advice_for
+
+        advice = advice_for(missing)
+        if advice is None:
+            raise
+        return _complain(ConfigError(advice), EXIT_USAGE)
     except BrokenPipeError:
         # Whoever read our output has seen enough (`| head`): nothing went wrong. The interpreter would still
         # flush stdout on its way out and complain, so let it flush into nothing.

@@ -23,6 +23,7 @@ from onceflow.cli.alerts_look import Look, ask_page
 from onceflow.cli.common import add_client_config, connection, name_and_value
 from onceflow.cli.durations import duration_ms
 from onceflow.client.addresses import BOOTSTRAP_VARIABLE
+from onceflow.digits import whole_number_of
 from onceflow.errors import ConfigError, OnceflowError
 from onceflow.monitor.rules import Alerts, Thresholds
 
@@ -106,7 +107,7 @@ def _add_ways(parser: argparse.ArgumentParser) -> None:
 def _figure(text: str) -> tuple[str, float]:
     """NAME=VALUE, where a time may also be written as a duration."""
     name, value = name_and_value(text)
-    if name.endswith("_ms") and not value.isdigit():
+    if name.endswith("_ms") and whole_number_of(value) is None:
         return name, duration_ms(value)
     try:
         return name, float(value)

@@ -9,6 +9,7 @@ import urllib.request
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from onceflow.digits import address_of
 from onceflow.errors import ConfigError, OnceflowError
 from onceflow.monitor.rules import RULES, Alert, Alerts
 from onceflow.monitor.snapshot import Snapshot
@@ -59,8 +60,8 @@ class Look:
 def ask_page(address: str) -> Look:
     """What the page at HOST:PORT says."""
     place = address.removeprefix("http://").rstrip("/")
-    host, colon, port = place.rpartition(":")
-    if not (host and colon and port.isdigit()) or "/" in place:
+    found = address_of(place)
+    if found is None or not found[0]:
         raise ConfigError(f"--http {address!r} should look like HOST:PORT")
     return _look(_get(f"http://{place}/alerts.json", place), place)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onceflow.config import BROKER_SETTINGS, STANDARD_AUTHORIZER, BrokerConfig, parse_assignments
+from onceflow.digits import address_of
 from onceflow.errors import ConfigError
 from onceflow.properties import read_properties
 
@@ -102,10 +103,11 @@ def add_parser(subparsers: Any) -> None:
 
 
 def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    found = address_of(text)
+    if found is None:
         raise ConfigError(f"{option} takes HOST:PORT, not {text!r}.")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    host, port = found
+    return host or "127.0.0.1", port
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from onceflow.client.addresses import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, default_bootstrap
 from onceflow.client.settings import ClientSettings
+from onceflow.digits import INT64_MAX, whole_number_of
 from onceflow.properties import read_properties
 
 __all__ = [
@@ -75,13 +76,15 @@ def name_and_value(text: str) -> tuple[str, str]:
     return name, value
 
 
-def whole_number(minimum: int) -> Any:
+def whole_number(minimum: int, maximum: int = INT64_MAX) -> Any:
     """An argparse type for whole numbers from `minimum` up."""
+    limits = f"from {minimum} " + ("up" if maximum == INT64_MAX else f"to {maximum}")
 
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or int(text) < minimum:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum} up")
-        return int(text)
+        number = whole_number_of(text, maximum)
+        if number is None or number < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limits}")
+        return number
 
     return parse
 

@@ -19,6 +19,7 @@ from typing import Any
 from onceflow.cli.common import add_connection, bytes_to_json, connection, counted, whole_number
 from onceflow.client.problems import ClientError, Overheard, configured, describe
 from onceflow.client.settings import ClientSettings
+from onceflow.digits import whole_number_of
 from onceflow.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -118,14 +119,16 @@ def run(args: argparse.Namespace) -> int:
 def _start(text: str) -> Start:
     if text in ("beginning", "end"):
         return text
-    if text.isascii() and text.isdigit():
-        return int(text)
+    if (offset := whole_number_of(text)) is not None:
+        return offset
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
+        moment = datetime.fromisoformat(text)
+        moment.timestamp()  # which the first and the last day of the calendar do not have in every time zone
+    except (ValueError, OverflowError, OSError):
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither beginning, end, an offset, nor a time such as 2026-01-31T12:00:00Z"
         ) from None
+    return moment
 
 
 def _spans(admin: Any, args: argparse.Namespace, partitions: list[int]) -> list[Span]:

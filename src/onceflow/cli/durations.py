@@ -9,13 +9,13 @@ from datetime import datetime
 __all__ = ["duration_ms", "in_words", "moment", "moment_ms", "trigger"]
 
 _SHORT = re.compile(
-    r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+(?:\.\d{1,3})?)s)?"
-    r"(?:(?P<ms>\d+)ms)?",
+    r"(?:(?P<days>\d{1,18})d)?(?:(?P<hours>\d{1,18})h)?(?:(?P<minutes>\d{1,18})m)?(?:(?P<seconds>\d{1,18}(?:\.\d{1,3})?)s)?"
+    r"(?:(?P<ms>\d{1,18})ms)?",
     re.ASCII,
 )
 _ISO = re.compile(
-    r"P(?:(?P<days>\d+)D)?"
-    r"(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,3})?)S)?)?",
+    r"P(?:(?P<days>\d{1,18})D)?"
+    r"(?:T(?=\d)(?:(?P<hours>\d{1,18})H)?(?:(?P<minutes>\d{1,18})M)?(?:(?P<seconds>\d{1,18}(?:\.\d{1,3})?)S)?)?",
     re.ASCII | re.IGNORECASE,
 )
 _UNITS_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000, "ms": 1}

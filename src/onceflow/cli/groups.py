@@ -13,6 +13,7 @@ from onceflow.cli.groups_reset import reset_offsets
 from onceflow.cli.output import new_table, print_json, print_table
 from onceflow.client.groups import Group, GroupAdmin, GroupMissingError, GroupPartition, Member
 from onceflow.client.problems import ClientError
+from onceflow.digits import INT32_MAX, whole_number_of
 
 __all__ = ["add_parser", "run"]
 
@@ -154,10 +155,10 @@ def _state(text: str) -> str:
 def _topic(text: str) -> tuple[str, tuple[int, ...] | None]:
     """`orders` or `orders:0,2`. No topic has a colon in its name."""
     name, colon, numbers = text.partition(":")
-    partitions = numbers.split(",") if colon else []
-    if not name or not all(number.isascii() and number.isdigit() for number in partitions):
+    partitions = [whole_number_of(each, INT32_MAX) for each in numbers.split(",")] if colon else []
+    if not name or None in partitions:
         raise argparse.ArgumentTypeError(f"{text!r} should look like TOPIC or TOPIC:0,1")
-    return name, tuple(map(int, partitions)) if colon else None
+    return name, tuple(each for each in partitions if each is not None) if colon else None
 
 
 def _list(args: argparse.Namespace) -> int:

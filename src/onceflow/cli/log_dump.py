@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import google_crc32c
 
+from onceflow.digits import whole_number_of
 from onceflow.errors import MalformedMessage
 from onceflow.wire import batch as wire_batch
 from onceflow.wire.batch import HEADER_SIZE, BatchHeader
@@ -83,9 +84,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
+    number = whole_number_of(text)
+    if not number:
         raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
-    return int(text)
+    return number
 
 
 def run(args: argparse.Namespace) -> int:
@@ -153,7 +155,7 @@ class _Source:
         self.with_records = with_records
         self.size = os.fstat(file.fileno()).st_size
         name = path.name.split(".")[0]
-        self.base_offset = int(name) if name.isdecimal() else None
+        self.base_offset = whole_number_of(name)
 
     def read(self, length: int) -> bytes:
         """Exactly so many bytes: the caller has compared with `size`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onceflow.pipelines.job import records_in
 from onceflow.spark.listening import BatchResult, SinkListener
-from onceflow.spark.planning import offsets_in
+from onceflow.spark.planning import behind_latest
 
 if TYPE_CHECKING:
     from onceflow.pipelines.job import JobSettings
@@ -108,17 +108,11 @@ def _facts(progress: Any, result: BatchResult, landing: BatchResult | None) -> d
         "in": records_in(progress),
         "out": result.rows,
         "seconds": round(progress["durationMs"].get("triggerExecution", 0) / 1000, 3),
-        "lag": sum(_behind(source) for source in progress["sources"]),
+        "lag": sum(sum(behind_latest(source).values()) for source in progress["sources"]),
         "attempts": result.attempts,
         "skipped": result.skipped,
         **landed,
     }
-
-
-def _behind(source: Any) -> int:
-    """How many offsets are behind the end of the micro-batch. Transaction markers have offsets, too."""
-    end, latest = offsets_in(source["endOffset"]), offsets_in(source["latestOffset"])
-    return sum(max(0, at - end.get(where, 0)) for where, at in latest.items())
 
 
 def _line(facts: Mapping[str, Any]) -> str:

@@ -8,7 +8,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from onceflow.errors import ConfigError, OnceflowError
+from onceflow.errors import ConfigError
+from onceflow.extras import require
 
 if TYPE_CHECKING:
     from onceflow.pipelines import Pipeline
@@ -18,11 +19,10 @@ __all__ = ["load_pipeline"]
 
 def load_pipeline(name: str) -> Pipeline:
     """Raises `ConfigError`, in a sentence, whatever is wrong with it."""
-    try:
-        from onceflow.pipelines import Pipeline
-        from onceflow.pipelines.reference import REFERENCES
-    except ImportError as missing:
-        raise OnceflowError(f"pipelines need pip install 'onceflow[spark]': {missing}") from None
+    require("spark", "a pipeline")
+    from onceflow.pipelines import Pipeline
+    from onceflow.pipelines.reference import REFERENCES
+
     module, colon, attribute = name.partition(":")
     if name in REFERENCES:
         found = importlib.import_module(f"onceflow.pipelines.{name}").PIPELINE

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from onceflow.errors import OnceflowError
+from onceflow.errors import ConfigError, OnceflowError
+from onceflow.extras import advice_for
 
 __all__ = ["JobFailed", "output_to", "reason_in", "spark_started", "told_by_spark"]
 
@@ -54,7 +55,7 @@ def spark_started(log: Path) -> Iterator[None]:
     try:
         yield
     except ImportError as missing:
-        raise OnceflowError(f"pipelines need pip install 'onceflow[spark]': {missing}") from None
+        raise ConfigError(advice_for(missing) or f"Spark could not be imported: {missing}") from None
     except Exception as problem:
         said = [line for line in _tail(log) if line.strip()]
         why = said[-1].strip() if said and "JAVA_GATEWAY_EXITED" in str(problem) else reason_in(str(problem))

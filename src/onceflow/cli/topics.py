@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
+PARTITIONS_MAX = 100_000
+REPLICAS_MAX = 10_000
+"""What librdkafka takes."""
 EXAMPLES = """\
 examples:
   onceflow topics create orders --partitions 3 --config retention.ms=86400000
@@ -50,9 +53,11 @@ def add_parser(subparsers: Any) -> None:
     creating = actions.add_parser("create", help="a new topic", description="Create a topic.")
     creating.add_argument("topic", metavar="TOPIC")
     creating.add_argument(
-        "--partitions", metavar="N", type=whole_number(1), help="default: the broker decides, mostly 1"
+        "--partitions", metavar="N", type=whole_number(1, PARTITIONS_MAX), help="default: the broker decides, mostly 1"
     )
-    creating.add_argument("--replication-factor", metavar="N", type=whole_number(1), default=1, help="default: 1")
+    creating.add_argument(
+        "--replication-factor", metavar="N", type=whole_number(1, REPLICAS_MAX), default=1, help="default: 1"
+    )
     creating.add_argument(
         "--config",
         metavar="NAME=VALUE",

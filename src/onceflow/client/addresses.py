@@ -12,6 +12,7 @@ import socket
 from typing import NamedTuple
 
 from onceflow.client.problems import NoBrokerReachable
+from onceflow.digits import PORT_MAX, whole_number_of
 from onceflow.errors import ConfigError
 
 __all__ = [
@@ -61,9 +62,10 @@ def _parse_one(part: str, whole: str) -> Address:
         raise ConfigError(f"{whole!r} is not an address: it should look like HOST:PORT, for example 127.0.0.1:9092")
     if not port:
         return Address(host, DEFAULT_PORT)
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+    number = whole_number_of(port, PORT_MAX)
+    if not number:
         raise ConfigError(f"{whole!r} is not an address: {port!r} is not a port, which is a number from 1 to 65535")
-    return Address(host, int(port))
+    return Address(host, number)
 
 
 def knock(addresses: list[Address], timeout_s: float = KNOCK_TIMEOUT_S) -> Address:

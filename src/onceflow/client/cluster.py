@@ -185,6 +185,19 @@ class Cluster:
             raise TopicMissingError(f"the broker at {self._entrance} says nothing about topic {missing[0]!r}")
         return found
 
+    def permitted(self, topics: Collection[str], operation: int) -> dict[str, bool | None]:
+        """Whether we may do this with each of these topics (an `AclOperation`), None if the cluster does not say.
+
+        Raises `TopicMissingError` if a topic is not there, or is hidden from us by an authorizer, and `Refused`.
+        """
+        unknown = -(2**31)
+        return {
+            topic.name or "": None
+            if topic.topic_authorized_operations == unknown
+            else bool(topic.topic_authorized_operations >> operation & 1)
+            for topic in self._metadata(list(topics), with_operations=True)
+        }
+
     def transaction_coordinator(self, transactional_id: str) -> Node:
         return self._coordinators([transactional_id], TRANSACTION_KEY)[transactional_id]
 
@@ -221,10 +234,12 @@ class Cluster:
             return answer
         raise problems[0]
 
-    def _metadata(self, names: list[str] | None) -> list[MetadataResponseTopic]:
+    def _metadata(self, names: list[str] | None, *, with_operations: bool = False) -> list[MetadataResponseTopic]:
         """Also refreshes the addresses of the brokers."""
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        question = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        question = MetadataRequest(
+            topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=with_operations
+        )
 
         def ask() -> list[MetadataResponseTopic]:
             answer = self._ask_any(lambda broker: broker.ask(question))

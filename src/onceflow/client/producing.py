@@ -25,6 +25,7 @@ from onceflow.client.cluster import Cluster, Refused, TopicPartition, error_name
 from onceflow.client.connection import NoAnswer, Unreachable
 from onceflow.client.offsets import persistently
 from onceflow.client.problems import ClientError
+from onceflow.client.topic_limits import TopicLimits, topic_limits
 from onceflow.errors import ErrorCode
 from onceflow.wire.messages.produce import (
     PartitionProduceData,
@@ -58,11 +59,15 @@ class WriteRefused(ClientError):
     Nothing of it was stored, unless an earlier try at it was not answered.
     """
 
-    def __init__(self, topic: str, partition: int, code: int, message: str | None = None) -> None:
+    def __init__(
+        self, topic: str, partition: int, code: int, message: str | None = None, records: Sequence[int] = ()
+    ) -> None:
         super().__init__(f"writing to partition {partition} of {topic!r} failed: {message or error_name(code)}")
         self.topic = topic
         self.partition = partition
         self.code = code
+        self.records = tuple(records)
+        """Which of the batch are meant, if the leader says so."""
 
 
 class DeliveryTimedOut(ClientError):
@@ -80,12 +85,19 @@ class Producing:
         self._version_max = version_max
         self._delivery_timeout_s = delivery_timeout_s
         self._leaders: dict[str, dict[int, int | None]] = {}
+        self._limits: dict[str, TopicLimits] = {}
 
     def partition_counts(self, topics: Sequence[str]) -> list[int]:
         """Of each topic. Raises `TopicMissingError`, and the reason if no broker says it in time."""
         if unknown := [topic for topic in topics if topic not in self._leaders]:
             persistently(lambda: self._look_up(*unknown), self._delivery_timeout_s)
         return [len(self._leaders[topic]) for topic in topics]
+
+    def limits(self, topics: Sequence[str]) -> dict[str, TopicLimits]:
+        """What topics take, as it was when they were first asked about."""
+        if unknown := [topic for topic in topics if topic not in self._limits]:
+            self._limits |= topic_limits(self._cluster, unknown)
+        return {topic: self._limits[topic] for topic in topics}
 
     def send(self, batches: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, int]:
         """One sealed batch per partition; the offset that each got. Returns when all are acknowledged.
@@ -139,7 +151,8 @@ class Producing:
     def _refused(self, where: TopicPartition, answer: PartitionProduceResponse) -> WriteRefused:
         """The refusal, if it is worth another try."""
         topic, partition = where
-        refusal = WriteRefused(topic, partition, answer.error_code, answer.error_message)
+        records = [each.batch_index for each in answer.record_errors]
+        refusal = WriteRefused(topic, partition, answer.error_code, answer.error_message, records)
         if answer.error_code not in _RETRIABLE:
             raise refusal
         if answer.error_code in _LEADER_MOVED:

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 from onceflow.client.cluster import NOT_YET, Cluster, Node, Refused, TopicPartition, patiently, refuse
 from onceflow.client.problems import ClientError
+from onceflow.digits import whole_number_of
 from onceflow.errors import ConfigError, ErrorCode
 from onceflow.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from onceflow.wire.messages.describe_producers import (
@@ -333,8 +334,9 @@ def max_timeout_ms(cluster: Cluster) -> int:
     for result in answer.results:
         refuse(result.error_code, f"asking for {MAX_TIMEOUT_NAME}", result.error_message)
         for setting in result.configs:
-            if setting.name == MAX_TIMEOUT_NAME and (setting.value or "").isdigit():
-                return int(setting.value)
+            number = whole_number_of(setting.value or "") if setting.name == MAX_TIMEOUT_NAME else None
+            if number is not None:
+                return number
     raise ClientError(f"{node} does not tell its {MAX_TIMEOUT_NAME}; say how old is too old with --older-than")
 
 

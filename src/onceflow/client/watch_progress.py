@@ -1,7 +1,6 @@
 """Micro-batches of Spark jobs, from their progress records: with each take, what is new since the one before.
 
-Read up to the last stable offset, so what is seen is decided. The marker of a record may still be beyond, if another
-transaction is open; then the time of the commit comes with a later take.
+Read up to the high watermark: `MicroBatches` decides by the markers what is committed.
 """
 
 from __future__ import annotations
@@ -10,13 +9,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from onceflow.client.cluster import Refused
-from onceflow.client.fetching import CommittedFilter, Fetched, fetch
+from onceflow.client.fetching import Fetched, fetch
 from onceflow.client.watch_questions import Questions
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.monitor.micro_batches import PROGRESS_PARTITION, PROGRESS_TOPIC, MicroBatches
 from onceflow.monitor.snapshot import MicroBatch, Partition
-from onceflow.wire.batch import BatchHeader
-from onceflow.wire.records import EndTxnMarker, read_records
 
 __all__ = ["ProgressReader"]
 
@@ -31,7 +28,6 @@ class ProgressReader:
     def __init__(self) -> None:
         self._batches = MicroBatches()
         self._position: int | None = None
-        self._waiting: dict[int, tuple[bytes | None, bytes | None]] = {}  # by producer: no marker seen yet
 
     def read(self, asking: Questions, partitions: Iterable[Partition]) -> tuple[MicroBatch, ...]:
         where = (PROGRESS_TOPIC, PROGRESS_PARTITION)
@@ -41,7 +37,7 @@ class ProgressReader:
                 asking.ask(found.leader, "micro-batches", lambda: self._read_new(asking, found))
             except OnceflowError as problem:  # anybody can write into a topic; what we cannot read is passed over
                 asking.note(f"some micro-batches are left out: {problem}")
-                self._position = found.last_stable
+                self._position = found.end
         return self._batches.last
 
     def _read_new(self, asking: Questions, partition: Partition) -> None:
@@ -49,7 +45,7 @@ class ProgressReader:
         self._begin(partition)
         for _ in range(FETCHES_MAX):
             assert self._position is not None
-            if self._position >= partition.last_stable:
+            if self._position >= partition.end:
                 return
             try:
                 fetched = fetch(
@@ -58,7 +54,7 @@ class ProgressReader:
                     PROGRESS_PARTITION,
                     self._position,
                     leader=partition.leader,
-                    read_committed=True,
+                    read_committed=False,
                     max_bytes=FETCH_BYTES,
                     wait_ms=0,
                 )
@@ -67,32 +63,17 @@ class ProgressReader:
                     self._position = None  # deleted or created anew since the offsets were asked for
                     return
                 raise
-            if not fetched.batches:  # which says nothing about what is there; the next take asks again
-                return
+            if not fetched.batches:
+                return  # nothing is known about these offsets: they are asked for again in the next take
             self._take_in(fetched)
 
     def _begin(self, partition: Partition) -> None:
         is_another = self._position is not None and self._position > partition.end
         if self._position is None or is_another:
-            self._waiting.clear()
-            self._position = max(partition.start, partition.last_stable - FIRST_OFFSETS_MAX)
+            self._batches = MicroBatches()
+            self._position = max(partition.start, partition.end - FIRST_OFFSETS_MAX)
 
     def _take_in(self, fetched: Fetched) -> None:
-        visible = CommittedFilter(fetched.aborted)
         for header, batch in fetched.batches:
-            if visible.sees(header, batch):
-                self._see(header, batch)
-            elif header.is_control:
-                self._see_marker(header, batch)
+            self._batches.see_batch(header, batch)
             self._position = header.last_offset + 1
-
-    def _see(self, header: BatchHeader, batch: memoryview) -> None:
-        for record in read_records(batch):
-            self._batches.see(record.key, record.value)
-            if header.is_transactional:
-                self._waiting[header.producer_id] = (record.key, record.value)
-
-    def _see_marker(self, header: BatchHeader, batch: memoryview) -> None:
-        waiting = self._waiting.pop(header.producer_id, None)
-        if waiting is not None and any(EndTxnMarker.read(each).commit for each in read_records(batch)):
-            self._batches.see(*waiting, committed_ms=header.max_timestamp)

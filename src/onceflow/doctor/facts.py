@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from onceflow.client.transactions import HangingTransaction, Transaction
+from onceflow.digits import whole_number_of
 
 __all__ = [
     "UNSEEN",
@@ -26,6 +27,11 @@ Place = tuple[str, int]
 
 UNSEEN: Final = "(computed)"
 """In place of a value that a program computes: it is set, to what is not known."""
+
+
+def _number(text: str) -> int | None:
+    number = whole_number_of(text.removeprefix("-"))
+    return -number if number is not None and text.startswith("-") else number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +59,7 @@ class TopicFacts:
     @property
     def min_insync(self) -> int | None:
         text = self.settings.get("min.insync.replicas", "")
-        return int(text) if text.isdigit() else None
+        return whole_number_of(text)
 
     @property
     def cleanup(self) -> set[str]:
@@ -113,7 +119,7 @@ class ClusterFacts:
     def number(self, name: str) -> int | None:
         """A broker setting; if brokers differ, the smallest."""
         texts = [each.get(name, "") for each in self.settings.values()]
-        return min((int(text) for text in texts if text.removeprefix("-").isdigit()), default=None)
+        return min((number for text in texts if (number := _number(text)) is not None), default=None)
 
     def topic(self, name: str) -> TopicFacts | None:
         return next((each for each in self.topics if each.name == name), None)
@@ -140,7 +146,7 @@ class ClientFacts:
 
     def number(self, *names: str) -> int | None:
         text = self.get(*names) or ""
-        return int(text) if text.removeprefix("-").isdigit() else None
+        return _number(text)
 
     @property
     def may_be_librdkafka(self) -> bool:

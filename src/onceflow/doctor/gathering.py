@@ -28,6 +28,7 @@ from onceflow.client.transactions import (
     find_hanging,
     list_transactions,
 )
+from onceflow.digits import whole_number_of
 from onceflow.doctor.facts import ClusterFacts, GroupFacts, PartitionFacts, TopicFacts
 from onceflow.errors import ConfigError, ErrorCode
 from onceflow.wire.acls import Operation
@@ -210,7 +211,9 @@ class _Gathering:
 
     def _hanging(self, topics: Iterable[TopicFacts], settings: _BrokerSettings) -> tuple[HangingTransaction, ...]:
         texts = [each.get(MAX_TIMEOUT_NAME, "") for each in settings.values()]
-        longest = max((int(text) for text in texts if text.isdigit()), default=MAX_TIMEOUT_MS_DEFAULT)
+        longest = max(
+            (number for text in texts if (number := whole_number_of(text)) is not None), default=MAX_TIMEOUT_MS_DEFAULT
+        )
         return tuple(find_hanging(self.cluster, _led(topics), older_than_ms=longest))
 
     def _groups(self, nodes: Iterable[Node], topics: Collection[str]) -> tuple[GroupFacts, ...]:
@@ -240,9 +243,7 @@ class _Gathering:
         }
         return GroupFacts(id=name, state=state, committed=committed)
 
-    def _offsets(
-        self, topics: Iterable[TopicFacts], places: Iterable[TopicPartition]
-    ) -> dict[str, _Offsets]:
+    def _offsets(self, topics: Iterable[TopicFacts], places: Iterable[TopicPartition]) -> dict[str, _Offsets]:
         led = sorted(set(_led(topics)) & set(places))
         questions = {"starts": (EARLIEST, False), "stable": (LATEST, True), "ends": (LATEST, False)}
         return {

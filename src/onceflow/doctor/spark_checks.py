@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from onceflow.digits import whole_number_of
 from onceflow.doctor.facts import UNSEEN, Case, SparkFacts
 from onceflow.doctor.findings import Finding, fault, note, warning
 from onceflow.doctor.producer_checks import IDENTITY_WHY, looks_random, timeout_findings
@@ -171,11 +172,12 @@ def transaction_timeout(job: SparkFacts, case: Case) -> Iterator[Finding]:
 
 def _timeout(arguments: Mapping[str, str]) -> int:
     text = arguments.get("transaction_timeout_ms", "")
-    return int(text) if text.isdigit() else SINK_TIMEOUT_MS
+    number = whole_number_of(text)
+    return SINK_TIMEOUT_MS if number is None else number
 
 
 def _interval_ms(text: str) -> int | None:
-    match = re.fullmatch(r"(\d+)\s*([a-z]+?)s?", text.strip().lower())
+    match = re.fullmatch(r"([0-9]{1,18})\s*([a-z]+?)s?", text.strip().lower())
     if match is None or match[2] not in _UNITS_MS:
         return None
     return int(match[1]) * _UNITS_MS[match[2]]
@@ -244,7 +246,8 @@ def state(job: SparkFacts, case: Case) -> Iterator[Finding]:
 )
 def retained(job: SparkFacts, case: Case) -> Iterator[Finding]:
     value = job.conf.get(RETAIN, "")
-    if value.isdigit() and int(value) < 2:
+    number = whole_number_of(value)
+    if number is not None and number < 2:
         yield warning(f"{RETAIN}={value}", f"{RETAIN}=100 (the default)")
 
 
@@ -310,6 +313,6 @@ def _source_options(options: Mapping[str, str]) -> Iterator[Finding]:
 def version(job: SparkFacts, case: Case) -> Iterator[Finding]:
     if job.version is None:
         return
-    numbers = tuple(int(part) for part in re.findall(r"\d+", job.version)[:2])
+    numbers = tuple(int(part) for part in re.findall(r"[0-9]{1,9}", job.version)[:2])
     if numbers < VERSION_MIN:
         yield fault(f"PySpark {job.version}", "pip install 'onceflow[spark]'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from onceflow.digits import whole_number_of
 from onceflow.doctor.cluster_checks import ENOUGH_BROKERS, HOUR_MS, is_replicated
 from onceflow.doctor.facts import Case, ClusterFacts, PartitionFacts, TopicFacts
 from onceflow.doctor.findings import Finding, fault, note, some, warning
@@ -223,4 +224,5 @@ def retention(cluster: ClusterFacts, case: Case) -> Iterator[Finding]:
 
 def _keeps_less_than_an_hour(topic: TopicFacts) -> bool:
     text = topic.settings.get("retention.ms", "")
-    return "delete" in topic.cleanup and text.isdigit() and int(text) < HOUR_MS
+    kept_ms = whole_number_of(text)
+    return "delete" in topic.cleanup and kept_ms is not None and kept_ms < HOUR_MS

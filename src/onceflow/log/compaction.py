@@ -67,6 +67,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from onceflow.config import LONG_MAX
+from onceflow.digits import whole_number_of
 from onceflow.errors import CorruptLog, MalformedMessage, OnceflowError, StorageError
 from onceflow.log.aborted import Aborts
 from onceflow.log.draft import CLEANED_SUFFIX, Draft, Part, Survivors, cleaned, note_keys
@@ -84,7 +85,7 @@ MARKER_SUFFIX: Final = ".swap"
 OFFSET_FILE: Final = "cleaner-offset"
 KEYS_MAX: Final = 500_000
 """Keys that are noted at a time, at 110 to 150 bytes each. With more, the dirty range is cleaned in several rounds."""
-_MARKER: Final = re.compile(r"(\d{20})-(\d{20})\.swap")
+_MARKER: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.swap")
 
 _T = TypeVar("_T")
 Steps = Generator[Callable[[], None], None, _T]
@@ -443,7 +444,8 @@ def finish_interrupted(files: FileSystem, directory: Path) -> None:
                 files.rename(cleaned(path), path)
         for name in names:
             stem, _, suffix = name.partition(".")
-            if f".{suffix}" in SUFFIXES and stem.isdigit() and base_offset < int(stem) < end_offset:
+            offset = whole_number_of(stem) if f".{suffix}" in SUFFIXES else None
+            if offset is not None and base_offset < offset < end_offset:
                 files.remove(directory / name)
     if markers:
         files.sync_directory(directory)

@@ -35,6 +35,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from onceflow.digits import whole_number_of
 from onceflow.errors import CorruptLog, StorageError
 from onceflow.log import compaction
 from onceflow.log.aborted import AbortedTransaction
@@ -67,8 +68,8 @@ class Recovered:
 
 def offsets_of(files: FileSystem, directory: Path, suffix: str) -> list[int]:
     """The offsets in the names of all files of a kind, rising."""
-    names = [name for name in files.list(directory) if name.endswith(suffix)]
-    return sorted(int(name.removesuffix(suffix)) for name in names if name.removesuffix(suffix).isdigit())
+    stems = [name.removesuffix(suffix) for name in files.list(directory) if name.endswith(suffix)]
+    return sorted(offset for stem in stems if (offset := whole_number_of(stem)) is not None)
 
 
 def snapshots(files: FileSystem, directory: Path) -> list[int]:

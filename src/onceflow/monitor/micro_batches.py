@@ -1,30 +1,36 @@
-"""Micro-batches as their progress records tell of them; who watches reads the topic and shows them to `MicroBatches`.
+"""Micro-batches as their progress records tell of them; who watches reads the topic and shows it to `MicroBatches`.
 
 The records are written by `spark/progress.py`, whose top says precisely what is in them. A record is sent before its
-micro-batch is finished, so it carries the final figures of the one before (`previous`). When the batch was committed,
-the marker of its transaction says: the timestamp of the next commit marker of the same producer id in the partition.
+micro-batch is finished, so it carries the final figures of the one before (`previous`).
 
-    see(record.key, record.value, committed_ms=timestamp of the marker, or None)
+**A micro-batch is shown when its transaction is committed**: when the commit marker of its producer id is in the
+partition, not before, and not later because the transaction of somebody else is open. So who watches reads the
+partition to its high watermark (`read_uncommitted`), and hands every batch to `see_batch`, in their order; the markers
+decide, and their timestamps say when.
 
-for each record that is committed, in the order of the partition. What is not a progress record is passed over:
-watching never fails over what others wrote.
+What is not a progress record is passed over: watching never fails over what others wrote.
 """
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from onceflow.monitor.snapshot import MicroBatch
+from onceflow.wire.batch import BatchHeader
+from onceflow.wire.records import EndTxnMarker, Record, read_records
 
 __all__ = ["PROGRESS_PARTITION", "PROGRESS_TOPIC", "MicroBatches"]
 
 PROGRESS_TOPIC: Final = "_onceflow_progress"
 PROGRESS_PARTITION: Final = 0
 KEPT: Final = 500
+WAITING_OF_ONE: Final = 10
+WAITING_PRODUCERS: Final = 1_000
+"""Jobs write one record per transaction; the limits are for whoever else writes here."""
 _Name = tuple[str, str, int]  # app id, query id, number
 
 
@@ -34,12 +40,34 @@ class MicroBatches:
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
         self._found: OrderedDict[_Name, MicroBatch] = OrderedDict()
+        self._undecided: dict[int, deque[Record]] = {}
+        """By producer id: records whose marker is to come."""
 
     @property
     def last(self) -> tuple[MicroBatch, ...]:
         return tuple(self._found.values())
 
+    def see_batch(self, header: BatchHeader, batch: bytes | memoryview) -> None:
+        """A batch of the partition: of records, whatever becomes of them, or of a marker."""
+        if header.is_control:
+            is_commit = any(EndTxnMarker.read(each).commit for each in read_records(batch))
+            for record in self._undecided.pop(header.producer_id, ()):
+                if is_commit:
+                    self.see(record.key, record.value, committed_ms=header.max_timestamp)
+            return
+        for record in read_records(batch):
+            if header.is_transactional:
+                self._wait_for_marker(header.producer_id, record)
+            else:
+                self.see(record.key, record.value)
+
+    def _wait_for_marker(self, producer_id: int, record: Record) -> None:
+        self._undecided.setdefault(producer_id, deque(maxlen=WAITING_OF_ONE)).append(record)
+        if len(self._undecided) > WAITING_PRODUCERS:
+            del self._undecided[next(iter(self._undecided))]
+
     def see(self, key: bytes | None, value: bytes | None, committed_ms: int | None = None) -> None:
+        """A record that is committed."""
         if key is None or value is None:
             return
         try:

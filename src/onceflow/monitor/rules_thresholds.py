@@ -6,6 +6,7 @@ it looks at itself and for the rule file that it prints.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -66,6 +67,8 @@ class Thresholds:
         for name, figure in figures.items():
             if name not in known:
                 raise ConfigError(f"there is no threshold {name!r}; there are {', '.join(known)}")
+            if not math.isfinite(figure):
+                raise ConfigError(f"{name} has to be a number, not {figure}")
             if known[name] == "int" and figure != int(figure):
                 raise ConfigError(f"{name} has to be a whole number, not {figure}")
         return replace(self, **{n: int(f) if known[n] == "int" else f for n, f in figures.items()})  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from onceflow.digits import whole_number_of
 from onceflow.errors import ConfigError
 from onceflow.pipelines.pipeline import Pipeline
 
@@ -42,7 +43,7 @@ def last_micro_batch(spark: Any, checkpoint: str) -> int | None:
     if not files.exists(folder):
         return None
     names = [each.getPath().getName() for each in files.listStatus(folder)]
-    return max((int(each) for each in names if each.isdigit()), default=None)
+    return max((number for each in names if (number := whole_number_of(each)) is not None), default=None)
 
 
 def _read(files: Any, path: Any) -> Any:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from onceflow.digits import whole_number_of
 from onceflow.errors import OnceflowError
 from onceflow.pipelines.pipeline import Pipeline
 from onceflow.pipelines.reference import Expected, Oracle, Page, Raw
@@ -80,7 +81,7 @@ def last_committed(checkpoint: Path) -> int | None:
 
 def _numbers(folder: Path) -> list[int]:
     """Of the micro-batches there. What else is there is Spark's own: checksums, files that are being written."""
-    return sorted(int(each.name) for each in folder.glob("*") if each.name.isdigit())
+    return sorted(number for each in folder.glob("*") if (number := whole_number_of(each.name)) is not None)
 
 
 def _ends(path: Path) -> dict[Place, int]:

@@ -101,17 +101,35 @@ class Parcels:
         return [(label[shard], marshal.dumps((self._items.get(shard, []), places.get(shard, [])))) for shard in shards]
 
 
-class _Adders(dict[object, Callable[[tuple[Any, ...]], None]]):
-    """Functions by key, found when they are first asked for."""
+_Adder = Callable[[tuple[Any, ...]], None]
+
+
+class _Adders(dict[object, _Adder]):
+    """Functions by key, found when they are first asked for.
+
+    Only texts and None are kept among the items of this dict, and integers apart: 1, 1.0 and True are equal, but as
+    texts they are not, and the shard of a key must not depend on which of them came first.
+    """
 
     def __init__(self, items: defaultdict[int, list[Any]], shards: int) -> None:
         super().__init__()
         self._items = items
         self._shards = shards
+        self._integers: dict[int, _Adder] = {}
 
-    def __missing__(self, key: object) -> Callable[[tuple[Any, ...]], None]:
-        found = self[key] = self._items[shard_of(key, self._shards)].append
+    def __missing__(self, key: object) -> _Adder:
+        if type(key) is int:
+            found = self._integers.get(key)
+            if found is None:
+                found = self._integers[key] = self._adder(key)
+            return found
+        found = self._adder(key)
+        if key is None or type(key) is str:
+            self[key] = found
         return found
+
+    def _adder(self, key: object) -> _Adder:
+        return self._items[shard_of(key, self._shards)].append
 
 
 class Outbox:

@@ -24,7 +24,7 @@ What makes a result reproducible, so that a batch that runs again gives the same
 - A step sees what has the same key in one place: all records of a shard (keys by their CRC) in one call per
   micro-batch, with the state of that shard.
 - Records come in the order in which they arrived in Kafka: timestamp, then topic, partition, offset. What one step
-  hands to the next comes sorted as tuples.
+  hands to the next comes sorted as tuples, whatever is in them (`ordering.py`).
 - A step knows no clock and no chance: time is in the records.
 """
 

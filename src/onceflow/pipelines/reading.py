@@ -7,6 +7,7 @@ from typing import Any
 
 from onceflow.client.final_read import NotRead, committed_messages
 from onceflow.client.settings import ClientSettings
+from onceflow.digits import whole_number_of
 from onceflow.pipelines.job import BATCH_HEADER
 from onceflow.pipelines.judging import Written
 from onceflow.pipelines.reference import Raw
@@ -36,4 +37,6 @@ def written_in(message: Any, prefix: str = "") -> Written:
 def _batch(headers: list[tuple[str, bytes | None]] | None) -> int | None:
     """None unless there is one such header, and it is a number."""
     found = [value for name, value in headers or () if name == BATCH_HEADER]
-    return int(found[0]) if len(found) == 1 and found[0] is not None and found[0].isdigit() else None
+    if len(found) != 1 or found[0] is None:
+        return None
+    return whole_number_of(found[0].decode("utf-8", "replace"))

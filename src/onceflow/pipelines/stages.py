@@ -23,6 +23,7 @@ import orjson
 
 from onceflow.errors import ConfigError, OnceflowError
 from onceflow.pipelines.intake import DEAD_LETTER, RECORDS, no_garbage
+from onceflow.pipelines.ordering import sort_items
 from onceflow.pipelines.parcels import PARCEL, Outbox, Parcels, opened
 from onceflow.pipelines.parsing import dumps
 from onceflow.pipelines.pipeline import DEAD_LETTERS, Pipeline, Record, Send, Step
@@ -196,10 +197,11 @@ def _run(work: _Work, pages: Pages, items: list[Any], onward: Parcels | None) ->
 
 def _typed(work: _Work, items: list[Any]) -> list[Any]:
     """In their order, and of their types. (Its base class makes a `NamedTuple` without a call of Python.)"""
-    items.sort()
     takes, schemas, new = work.step.takes, work.schemas, tuple.__new__
     if takes is not None:
+        sort_items(items)
         return [new(takes, each) for each in items]
+    items.sort()  # no two records have the same topic, partition and offset, so values are never compared
     return [
         new(Record, (timestamp, topic, partition, offset, new(schemas[topic], value)))
         for timestamp, topic, partition, offset, value in items

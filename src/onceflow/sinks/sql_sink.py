@@ -119,6 +119,10 @@ class SqlSink:
         self._known_run: str | None = None  # the run of a query for which steps 1 and 2 were taken
         self._checked: list[list[Column]] | None = None
         self._last_selected: tuple[Any, list[Any]] | None = None
+        self._prepared: tuple[str, int] | None = None  # the run and the micro-batch that `prepare` has claimed
+
+    def __repr__(self) -> str:
+        return f"SqlSink(app_id={self.app_id!r})"
 
     def _check_tables(self) -> None:
         names = [each.name for each in self.tables]
@@ -132,7 +136,7 @@ class SqlSink:
 
     def _take(self, frame: Any, batch_id: int) -> None:
         batch = running_batch(frame, batch_id, "SqlSink", "onceflow.sinks.write")
-        claim(self._landing.identity(), self.app_id, batch, frame.sparkSession, _ONE_CALL)
+        self._claim(batch, frame.sparkSession)
         look_for_metrics(frame.sparkSession, batch.query_id)
         self.check(frame)
         self._prepare(batch)
@@ -152,6 +156,23 @@ class SqlSink:
         if columns != self._checked:
             self._landing.check(columns)
             self._checked = columns
+
+    def prepare(self, frame: Any, batch_id: int) -> None:
+        """Steps 1 and 2, for who has to know that they succeed before another sink writes. The call that writes the
+        micro-batch does not take them again."""
+        refuse_connect(frame)
+        with self._listeners.batch(self.app_id, batch_id):
+            batch = running_batch(frame, batch_id, "SqlSink", "onceflow.sinks.write")
+            self._claim(batch, frame.sparkSession)
+            self._prepared = (batch.run_id, batch.batch_id)
+            self._prepare(batch)
+            self._resuming.was_committed(self._progress, batch)  # raises if that contradicts the checkpoint
+
+    def _claim(self, batch: MicroBatch, spark: Any) -> None:
+        is_prepared = self._prepared == (batch.run_id, batch.batch_id)
+        self._prepared = None
+        if not is_prepared:
+            claim(self._landing.identity(), self.app_id, batch, spark, _ONE_CALL)
 
     def close(self) -> None:
         """Free connections. The sink can be used again: the next batch opens them anew."""

@@ -50,6 +50,7 @@ from onceflow.spark.reasons import said_by_spark
 from onceflow.spark.sequencer import Refusal, Run, Sequencer, TaskReport
 from onceflow.spark.stage_attempts import StageAttempts
 from onceflow.spark.task import RESULT_SCHEMA, WritePlan, task_writer
+from onceflow.spark.unfit_rows import learned
 from onceflow.spark.writing import WriteSettings
 from onceflow.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 
@@ -101,6 +102,7 @@ class BatchWriter:
         self._is_lost = False  # the app id may have been taken: `reclaim` has to say
         self._known: Progress | _NotRead | None = _NOT_READ
         self._known_by = -1  # the producer id with which `_known` was read
+        self._limits: dict[str, int] = {}  # the most bytes that topics take, as refusals have told
 
     def close(self) -> None:
         if self._sequencer is not None:
@@ -199,6 +201,7 @@ class BatchWriter:
             batch_id=batch_id,
             query_id=query_id,
             rows=sum(each.rows for each in rows),
+            dead_letters=sum(each.dead_letters for each in rows),
             bytes=sum(each.bytes for each in rows),
             partitions=_together(partitions),
             tasks=len(rows),
@@ -268,6 +271,7 @@ class BatchWriter:
             batch_id=batch_id,
             query_id=query_id,
             rows=sum(each.rows for each in reports.values()),
+            dead_letters=sum(each.dead_letters for each in reports.values()),
             bytes=sum(each.bytes for each in reports.values()),
             partitions=_together(report.partitions for report in reports.values()),
             tasks=len(reports),
@@ -420,6 +424,13 @@ class BatchWriter:
 
     def _judged(self, problem: OnceflowError, batch_id: int) -> Exception:
         """Worth another try or not."""
+        if isinstance(problem, _Spoiled) and (limit := learned(problem.kind)) is not None:
+            topic, bytes_max = limit
+            is_new = bytes_max < self._limits.get(topic, bytes_max + 1)
+            self._limits[topic] = min(bytes_max, self._limits.get(topic, bytes_max))
+            if self.settings.dead_letter_topic not in (None, topic) and is_new:
+                return _Again(f"{problem}. It goes to {self.settings.dead_letter_topic!r}")
+            problem = _Spoiled("refused", str(problem))
         if isinstance(problem, _Spoiled) and problem.kind == "refused":
             return BatchFailed(
                 f"batch {batch_id} of {self.app_id!r} cannot be written: {problem}. Nothing of it is visible"
@@ -511,6 +522,8 @@ class BatchWriter:
             buffer_bytes=settings.buffer_bytes,
             delivery_timeout_s=settings.delivery_timeout_ms / 1000,
             header=None if header is None else (header, str(batch_id)),
+            dead_letter_topic=settings.dead_letter_topic,
+            limits=dict(self._limits),
             **shared,
         )
 

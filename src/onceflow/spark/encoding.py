@@ -35,7 +35,7 @@ from onceflow.wire import batch as wire_batch
 from onceflow.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE
 from onceflow.wire.compression import Codec, compress
 
-__all__ = ["BATCH_BYTES_MAX", "Packed", "Rows", "header_section", "pack", "pack_by_partition"]
+__all__ = ["BATCH_BYTES_MAX", "Packed", "Rows", "header_section", "pack", "pack_by_partition", "record_sizes"]
 
 BATCH_BYTES_MAX: Final = 1_000_000
 """Below Kafka's default `max.message.bytes` of 1,048,588, even where compression makes random bytes longer."""
@@ -176,6 +176,11 @@ def pack_by_partition(
     for packed in _pack(rows, [*starts, len(rows)], codec, level, batch_bytes_max, now_ms):
         yield int(partitions[start]), packed
         start += packed.count
+
+
+def record_sizes(rows: Rows, now_ms: int) -> Sizes:
+    """What the record of each row takes at most, before compression and without the header of its batch."""
+    return _Fields.of(rows, now_ms).sizes_at_most() if len(rows) else np.zeros(0, dtype=np.int64)
 
 
 def _pack(

@@ -43,6 +43,8 @@ class BatchResult:
     batch_id: int
     query_id: str
     rows: int = 0
+    dead_letters: int = 0
+    """Of these rows: those that went to the dead-letter topic."""
     bytes: int = 0
     """Of record batches as they were sent: packed, if compression is on."""
     partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class BatchResult:
         return (
             f"{self.app_id}: batch {self.batch_id}: {self.rows:,} rows, {self._where()}, "
             f"written in {self.write_ms:.0f} ms, committed in {self.commit_ms:.1f} ms"
+            + (f", {self.dead_letters:,} dead letters" if self.dead_letters else "")
             + (f", attempt {self.attempts}" if self.attempts > 1 else "")
         )
 

@@ -21,6 +21,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
+from onceflow.digits import address_of
 from onceflow.errors import ConfigError
 from onceflow.spark.listening import listen_everywhere, stop_listening
 from onceflow.spark.metrics_listener import MetricsListener
@@ -127,7 +128,7 @@ def serve_by_environment(address: str, spark: Any, query_id: str) -> None:
 
 def parse_address(text: str) -> tuple[str, int]:
     """`HOST:PORT`, with port 0 for any."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    found = address_of(text)
+    if found is None or not found[0]:
         raise ConfigError(f"{text!r} is no address for metrics: it should look like HOST:PORT, 127.0.0.1:4041")
-    return host.strip("[]"), int(port)
+    return found

@@ -43,6 +43,7 @@ class MetricsListener(SinkListener):
         )
         self._step = self._histogram("step", "Each step, all attempts of a micro-batch together", STEP_BOUNDS_S, "step")
         self._rows = self._counter("rows", "Rows written")
+        self._dead_letters = self._counter("dead_letters", "Of the rows: those that went to the dead-letter topic")
         self._bytes = self._counter("bytes", "Bytes of record batches sent to Kafka, packed if compression is on")
         self._attempts = self._counter("attempts", "Times that tasks were started, for failed micro-batches as well")
         self._skipped = self._counter("skipped", "Micro-batches that had been committed before")
@@ -80,6 +81,7 @@ class MetricsListener(SinkListener):
         for step, took_ms in result.steps_ms.items():
             self._step.labels(*labels, step.value).observe(took_ms / 1000)
         self._rows.labels(*labels).inc(result.rows)
+        self._dead_letters.labels(*labels).inc(result.dead_letters)
         self._bytes.labels(*labels).inc(result.bytes)
         self._attempts.labels(*labels).inc(result.attempts)
         self._last_batch.labels(*labels).set(result.batch_id)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from onceflow.spark.planning import offsets_in
+from onceflow.spark.planning import behind_latest, offsets_in
 from onceflow.spark.query import trigger_interval_s
 
 if TYPE_CHECKING:
@@ -115,12 +115,12 @@ class _Source:
     """A source's part of the progress; one that is not Kafka's has no offsets of ours."""
 
     def __init__(self, told: Mapping[str, Any]) -> None:
-        start, end, latest = (offsets_in(told.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
+        start, end = (offsets_in(told.get(name)) for name in ("startOffset", "endOffset"))
         if end and not start:  # of its first micro-batch Spark does not say where it began
             self.moved = int(told.get("numInputRows") or 0)
         else:
             self.moved = sum(max(0, at - start[where]) for where, at in end.items() if where in start)
-        self.behind = sum(max(0, at - end[where]) for where, at in latest.items() if where in end)
+        self.behind = sum(behind_latest(told).values())
 
 
 class _Ears:

@@ -24,6 +24,7 @@ from onceflow.client.cluster import TopicPartition
 from onceflow.client.offsets import EARLIEST, LATEST
 from onceflow.client.security import Security
 from onceflow.client.settings import ClientSettings
+from onceflow.digits import INT32_MAX, INT64_MAX
 from onceflow.errors import ConfigError
 from onceflow.spark.option_names import OPTIONS, PASSED_ON, SECURITY_PREFIXES, SUBSCRIPTIONS, check_names
 from onceflow.spark.planning import NOT_A_TOPIC, topic_ids_in
@@ -337,7 +338,7 @@ def _app_id(given: _Given) -> str:
 
 def _by_partition(value: Any, at_least: int) -> dict[TopicPartition, int]:
     found = {
-        (topic, _index(int(partition))): _number(number, at_least)
+        (topic, _index(partition)): _number(number, at_least)
         for topic, partitions in value.items()
         if not topic.startswith(NOT_A_TOPIC)
         for partition, number in partitions.items()
@@ -348,14 +349,16 @@ def _by_partition(value: Any, at_least: int) -> dict[TopicPartition, int]:
 
 
 def _index(partition: Any) -> int:
-    return _number(partition, 0)
+    return _number(partition, 0, INT32_MAX)
 
 
-def _number(value: Any, at_least: int) -> int:
+def _number(value: Any, at_least: int, at_most: int = INT64_MAX) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(value)
+    if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?[0-9]+\s*", value):
+        raise ValueError(value)
     number = int(value)
-    if number < at_least:
+    if not at_least <= number <= at_most:
         raise ValueError(value)
     return number
 
@@ -365,7 +368,7 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_0
 
 def _duration_ms(text: str) -> int:
     """`15m` and the like; a bare number is milliseconds, as Spark reads it."""
-    match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
-    if match is None:
+    match = re.fullmatch(r"([0-9]{1,18})\s*([a-z]*)", text.lower())
+    if match is None or (match[2] or "ms") not in _UNITS_MS:
         raise ValueError(text)
     return int(match[1]) * _UNITS_MS[match[2] or "ms"]

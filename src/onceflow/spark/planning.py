@@ -25,6 +25,7 @@ from onceflow.client.cluster import TopicPartition
 __all__ = [
     "Range",
     "behind",
+    "behind_latest",
     "from_json",
     "gathered",
     "lag",
@@ -206,7 +207,8 @@ def lag(progress: Any) -> dict[str, float]:
     The names are those of the metrics of Spark's Kafka source. Takes a `StreamingQueryProgress`, or the same as a
     dict. Empty if no source said where it is.
     """
-    distances = [distance for source in _field(progress, "sources") or () for distance in _distances(source)]
+    sources = _field(progress, "sources") or ()
+    distances = [distance for source in sources for distance in behind_latest(source).values()]
     if not distances:
         return {}
     return {
@@ -216,9 +218,14 @@ def lag(progress: Any) -> dict[str, float]:
     }
 
 
-def _distances(source: Any) -> list[int]:
+def behind_latest(source: Any) -> dict[TopicPartition, int]:
+    """Of one source of a progress report: how many offsets each partition is behind, transaction markers included.
+
+    A partition that the query does not read yet, as it has appeared since, will be read from its beginning: all of it
+    counts. Where the source does not say where it is, nothing does.
+    """
     end, latest = (offsets_in(_field(source, name)) for name in ("endOffset", "latestOffset"))
-    return [max(0, offset - end[place]) for place, offset in latest.items() if place in end]
+    return {place: max(0, offset - end.get(place, 0)) for place, offset in latest.items()} if end else {}
 
 
 def _field(owner: Any, name: str) -> Any:

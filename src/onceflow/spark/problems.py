@@ -4,6 +4,7 @@
     |-- TakenOver              another run with the same app id has taken over: this one must stop
     |-- TransactionTimedOut    the batch took longer than transaction_timeout_ms: nothing of it is visible
     |-- BatchFailed            the tasks failed, after all retries: nothing of the batch is visible
+    |-- NotInAllSinks          of several sinks the first ones have committed the batch, and the next one failed
     |-- CheckpointMismatch     the checkpoint and the progress in Kafka contradict each other: nothing was written
     |-- CommitUnknown          the commit was not answered: visible as a whole or not at all; a restart finds out
     `-- QueryStopped           the query was stopped while the sink worked: no failure, and Spark shows it to nobody
@@ -19,6 +20,7 @@ __all__ = [
     "BatchFailed",
     "CheckpointMismatch",
     "CommitUnknown",
+    "NotInAllSinks",
     "QueryStopped",
     "SinkError",
     "TakenOver",
@@ -40,6 +42,10 @@ class TransactionTimedOut(SinkError):
 
 class BatchFailed(SinkError):
     """The batch could not be written; nothing of it is visible."""
+
+
+class NotInAllSinks(SinkError):
+    """The batch is committed in some of the sinks of `sinks(...)`, and not in all; its cause is what failed."""
 
 
 class CheckpointMismatch(SinkError):

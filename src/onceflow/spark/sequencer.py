@@ -93,6 +93,8 @@ class TaskReport:
     bytes: int = 0
     partitions: dict[str, list[int]] = field(default_factory=dict)
     """The partitions written to, by topic."""
+    dead_letters: int = 0
+    """Of the rows: those that went to the dead-letter topic."""
 
 
 @dataclass(frozen=True)

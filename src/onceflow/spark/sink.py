@@ -45,6 +45,7 @@ from onceflow.spark.query import MicroBatch, query_is_active, running_batch
 from onceflow.spark.resuming import Resuming
 from onceflow.spark.stopping import stop_is_recognised
 from onceflow.spark.writing import WriteSettings, check_columns
+from onceflow.wire.acls import Operation
 
 __all__ = ["KafkaSink", "write"]
 
@@ -93,6 +94,10 @@ class KafkaSink:
         self._progress: Progress | None = None
         self._known_run: str | None = None  # the run of a query for which steps 1 and 2 were taken
         self._last: BatchResult | None = None
+        self._prepared: tuple[str, int] | None = None  # the run and the micro-batch that `prepare` has claimed
+
+    def __repr__(self) -> str:
+        return f"KafkaSink(app_id={self.app_id!r})"
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         refuse_connect(frame)
@@ -102,7 +107,7 @@ class KafkaSink:
     def _take(self, frame: Any, batch_id: int) -> None:
         check_columns(frame.schema, self.settings.topic, self.settings.batch_header)
         batch = running_batch(frame, batch_id)
-        claim(self._writer.cluster_id(), self.app_id, batch, frame.sparkSession, _ONE_CALL)
+        self._claim(batch, frame.sparkSession)
         look_for_metrics(frame.sparkSession, batch.query_id)
         if not self.settings.is_exactly_once:
             self._writer.write_at_least_once(frame, batch_id, batch.query_id)
@@ -121,8 +126,28 @@ class KafkaSink:
         self._known_run = batch.run_id
 
     def check(self, frame: Any) -> None:
-        """Raises unless rows of this DataFrame can be written."""
+        """Raises unless rows of this DataFrame can be written: their columns, and the topics that are known before."""
         check_columns(self._selected(frame).schema, self.settings.topic, self.settings.batch_header)
+        if self._known_run is None:
+            self._check_topics()
+
+    def prepare(self, frame: Any, batch_id: int) -> None:
+        """Steps 1 and 2, for who has to know that they succeed before another sink writes. The call that writes the
+        micro-batch does not take them again."""
+        refuse_connect(frame)
+        with self._writer.listeners.batch(self.app_id, batch_id):
+            batch = running_batch(frame, batch_id)
+            self._claim(batch, frame.sparkSession)
+            self._prepared = (batch.run_id, batch.batch_id)
+            if self.settings.is_exactly_once:
+                self._prepare(batch)
+                self._resuming.was_committed(self._progress, batch)  # raises if that contradicts the checkpoint
+
+    def _claim(self, batch: MicroBatch, spark: Any) -> None:
+        is_prepared = self._prepared == (batch.run_id, batch.batch_id)
+        self._prepared = None
+        if not is_prepared:
+            claim(self._writer.cluster_id(), self.app_id, batch, spark, _ONE_CALL)
 
     def _selected(self, frame: Any) -> Any:
         return frame if self._rows is None else self._rows(frame)
@@ -139,22 +164,26 @@ class KafkaSink:
         """Steps 1 and 2, in this order: what is read after the fence stays true."""
         if self._writer.is_fenced and self._known_run == batch.run_id:
             return
-        if self.settings.topic is not None:
-            self._check_topic(self.settings.topic)
+        self._check_topics()
         self._writer.fence(batch.batch_id)
         self._progress = self._writer.progress(batch.batch_id)
         self._resuming.check_run(self._progress, batch, self._writer.group_offsets(self._own_offsets(batch)))
         self._known_run = batch.run_id
 
-    def _check_topic(self, topic: str) -> None:
-        try:
-            self._writer.cluster.leaders([topic])
-        except TopicMissingError as missing:
-            raise ConfigError(f"{missing}. Create it first: nothing was written") from None
-        except Refused as refusal:
-            if refusal.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                raise
-            raise SinkError(f"{refusal}: the principal needs WRITE on {topic!r}. Nothing was written") from None
+    def _check_topics(self) -> None:
+        """They exist, and we may write to them, as far as both is known before the rows are."""
+        for topic in filter(None, (self.settings.topic, self.settings.dead_letter_topic)):
+            needed = f"the principal needs WRITE on {topic!r}. Nothing was written"
+            try:
+                may_write = self._writer.cluster.permitted([topic], Operation.WRITE)[topic]
+            except TopicMissingError as missing:
+                raise ConfigError(f"{missing}. Create it first: nothing was written") from None
+            except Refused as refusal:
+                if refusal.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    raise
+                raise SinkError(f"{refusal}: {needed}") from None
+            if may_write is False:
+                raise SinkError(f"topic {topic!r} may be seen and not written: {needed}")
 
     def _recorded(self, batch: MicroBatch) -> Recorded:
         progress = Progress.after(

@@ -15,7 +15,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +28,7 @@ from onceflow.client.offsets import persistently
 from onceflow.client.producing import Producing, WriteRefused
 from onceflow.client.settings import ClientSettings
 from onceflow.client.shared_transaction import TRANSACTION_OVER, Ticket
+from onceflow.client.topic_limits import TopicLimits
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.spark.columns import array_of, binary_array
 from onceflow.spark.encoding import Packed, Rows, header_section, pack_by_partition
@@ -36,18 +37,30 @@ from onceflow.spark.packed_rows import unpack_rows
 from onceflow.spark.positions import connected
 from onceflow.spark.progress import PROGRESS_TOPIC
 from onceflow.spark.sequencer import Door, TaskReport, Turns
+from onceflow.spark.unfit_rows import (
+    ABOUT_RECORDS,
+    RowRefused,
+    TooLarge,
+    Unfit,
+    dead_letters,
+    explained,
+    find_unfit,
+    limits_with,
+    room_in,
+)
 from onceflow.wire.compression import Codec
 from onceflow.wire.messages.init_producer_id import InitProducerIdRequest
 
 __all__ = ["RESULT_SCHEMA", "RowRefused", "WritePlan", "task_writer"]
 
-RESULT_SCHEMA: Final = "task int, attempt long, rows long, bytes long, partitions string"
+RESULT_SCHEMA: Final = "task int, attempt long, rows long, bytes long, dead_letters long, partitions string"
 _RESULT_ARROW: Final = pa.schema(
     [
         ("task", pa.int32()),
         ("attempt", pa.int64()),
         ("rows", pa.int64()),
         ("bytes", pa.int64()),
+        ("dead_letters", pa.int64()),
         ("partitions", pa.string()),
     ]
 )
@@ -69,13 +82,12 @@ class WritePlan:
     delivery_timeout_s: float
     header: tuple[str, str] | None = None
     """Name and value, for every row."""
+    dead_letter_topic: str | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """The most bytes that topics take, as refusals have told."""
     ticket: Ticket | None = None
     """None: at least once, each task with a producer id of its own."""
     door: Door | None = None
-
-
-class RowRefused(OnceflowError):
-    """A row cannot be written as it is; the message says what is wrong with it."""
 
 
 def task_writer(plan: WritePlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -100,7 +112,10 @@ def _result(task: int, attempt: int, report: TaskReport) -> pa.RecordBatch:
     partitions = json.dumps(report.partitions).encode()
     columns = [
         array_of(np.array([task], dtype=np.int32)),
-        *(array_of(np.array([number], dtype=np.int64)) for number in (attempt, report.rows, report.bytes)),
+        *(
+            array_of(np.array([number], dtype=np.int64))
+            for number in (attempt, report.rows, report.bytes, report.dead_letters)
+        ),
         binary_array(np.array([0, len(partitions)], dtype=np.int32), pa.py_buffer(partitions)).view(pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_RESULT_ARROW)
@@ -142,6 +157,8 @@ def _explained(problem: BaseException) -> tuple[str, str]:
         if problem.code == ErrorCode.TRANSACTION_ABORTABLE:
             return "transaction", f"{problem}: the broker asks to abort the transaction"
         return ("fenced", str(problem)) if problem.code in TRANSACTION_OVER else ("refused", _advice(problem))
+    if isinstance(problem, TooLarge):
+        return problem.kind, str(problem)
     if isinstance(problem, RowRefused | TopicMissingError):
         return "refused", str(problem)
     if isinstance(problem, OnceflowError):
@@ -151,13 +168,6 @@ def _explained(problem: BaseException) -> tuple[str, str]:
 
 def _advice(problem: WriteRefused) -> str:
     match problem.code:
-        case ErrorCode.MESSAGE_TOO_LARGE:
-            return (
-                f"{problem}. A record, or a batch of them, is larger than the topic takes (max.message.bytes): lower "
-                "batch_bytes"
-            )
-        case ErrorCode.INVALID_RECORD:
-            return f"{problem}. A compacted topic needs a key in every row"
         case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             return f"{problem}. The principal needs WRITE on topic {problem.topic!r}"
         case ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
@@ -172,18 +182,19 @@ def _advice(problem: WriteRefused) -> str:
 def _write(
     plan: WritePlan, task: int, producing: Producing, sender: _Sender, batches: Iterable[pa.RecordBatch]
 ) -> TaskReport:
-    rows = size = flushes = 0
+    rows = size = flushes = letters = 0
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
     written: dict[str, set[int]] = defaultdict(set)
 
     def flush() -> None:
-        nonlocal flushes, size, waiting_bytes
+        nonlocal flushes, letters, size, waiting_bytes
         table = pa.Table.from_batches(waiting).combine_chunks().to_batches()
         waiting.clear()
         waiting_bytes = 0
         for batch in table:
-            packed = _packed(plan, producing, batch, task, flushes)
+            packed, unfit = _packed(plan, producing, batch, task, flushes)
+            letters += unfit
             size += sum(len(each.records) for several in packed.values() for each in several)
             for topic, partition in packed:
                 written[topic].add(partition)
@@ -199,13 +210,14 @@ def _write(
                 flush()
     if waiting:
         flush()
-    return TaskReport(rows=rows, bytes=size, partitions={topic: sorted(each) for topic, each in written.items()})
+    partitions = {topic: sorted(each) for topic, each in written.items()}
+    return TaskReport(rows=rows, bytes=size, partitions=partitions, dead_letters=letters)
 
 
 def _packed(
     plan: WritePlan, producing: Producing, batch: pa.RecordBatch, task: int, flushes: int
-) -> dict[TopicPartition, list[Packed]]:
-    """The rows as batches, by topic and partition."""
+) -> tuple[dict[TopicPartition, list[Packed]], int]:
+    """The rows as batches, by topic and partition, and how many of them are dead letters."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     now_ms = time.time_ns() // 1_000_000
     whole = Rows(
@@ -220,19 +232,61 @@ def _packed(
     numbers = _partitions(plan, whole, counts if codes is None else counts[codes], task, flushes)
     if (chosen := columns.get("partition")) is not None:
         numbers = _chosen(chosen, numbers, topics, counts, codes)
+    packing = _Packing(plan, now_ms)
+    letters: list[Unfit] = []
+    if plan.dead_letter_topic is not None:
+        limits = _limits(plan, producing, topics)
+        packing.bytes_max = room_in(limits, plan.batch_bytes)
+        letters = find_unfit(whole, topics, limits, codes, numbers, packing.alone, now_ms)
     # Both in one small number: rows are put in order once, whatever the number of topics.
     widest = int(counts.max(initial=1))
     places = numbers if codes is None else codes.astype(np.int64) * widest + numbers
     found: dict[TopicPartition, list[Packed]] = defaultdict(list)
     try:
-        for place, packed in pack_by_partition(
-            whole, places, codec=plan.codec, level=plan.level, batch_bytes_max=plan.batch_bytes, now_ms=now_ms
-        ):
+        fit, places = _without(letters, whole, places)
+        for place, packed in packing.by_partition(fit, places):
             topic, number = (0, place) if codes is None else divmod(place, widest)
             found[topics[topic], number].append(packed)
+        if letters and plan.dead_letter_topic is not None:
+            [limits_there] = _limits(plan, producing, [plan.dead_letter_topic])
+            lying = dead_letters(whole, letters, limits_there, plan.header)
+            packing.bytes_max = room_in([limits_there], plan.batch_bytes)
+            [count] = producing.partition_counts([plan.dead_letter_topic])
+            for number, packed in packing.by_partition(lying, _partitions(plan, lying, np.array(count), task, flushes)):
+                found[plan.dead_letter_topic, number].append(packed)
     except ValueError as problem:  # what Kafka's own producer would not take either
         raise RowRefused(str(problem)) from None
-    return found
+    return found, len(letters)
+
+
+class _Packing:
+    """How rows become batches."""
+
+    def __init__(self, plan: WritePlan, now_ms: int) -> None:
+        self._codec, self._level, self._now_ms = plan.codec, plan.level, now_ms
+        self.bytes_max = plan.batch_bytes
+
+    def by_partition(self, rows: Rows, places: Numbers) -> Iterator[tuple[int, Packed]]:
+        return pack_by_partition(
+            rows, places, codec=self._codec, level=self._level, batch_bytes_max=self.bytes_max, now_ms=self._now_ms
+        )
+
+    def alone(self, row: Rows) -> Packed:
+        """A batch of one row."""
+        [(_, packed)] = self.by_partition(row, np.zeros(1, np.int64))
+        return packed
+
+
+def _limits(plan: WritePlan, producing: Producing, topics: list[str]) -> list[TopicLimits]:
+    known = limits_with(producing.limits(topics), plan.limits)
+    return [known[topic] for topic in topics]
+
+
+def _without(unfit: list[Unfit], rows: Rows, places: Numbers) -> tuple[Rows, Numbers]:
+    if not unfit:
+        return rows, places
+    kept = np.delete(np.arange(len(rows)), [each.row for each in unfit])
+    return rows.take(kept), places[kept]
 
 
 def _topics(plan: WritePlan, columns: Mapping[str, Any]) -> tuple[list[str], Numbers | None]:
@@ -304,11 +358,12 @@ class _TurnSender(_Sender):
             sequences = self._turns.take(list(packed))
             mine = {where: packed.pop(where) for where in sequences}
             for several in _rounds(mine):
-                self._producing.send(
+                _send(
+                    self._producing,
                     {
                         where: each.sealed(self._ticket.producer_id, self._ticket.epoch, sequences[where], True)
                         for where, each in several.items()
-                    }
+                    },
                 )
                 for where, each in several.items():
                     sequences[where] = _after(sequences[where], each.count)
@@ -331,14 +386,25 @@ class _OwnSender(_Sender):
             self._identity = _new_producer(self._cluster, self._patience_s)
         producer_id, epoch = self._identity
         for several in _rounds(packed):
-            self._producing.send(
+            _send(
+                self._producing,
                 {
                     where: each.sealed(producer_id, epoch, self._sequences[where], False)
                     for where, each in several.items()
-                }
+                },
             )
             for where, each in several.items():
                 self._sequences[where] = _after(self._sequences[where], each.count)
+
+
+def _send(producing: Producing, batches: Mapping[TopicPartition, bytes]) -> None:
+    try:
+        producing.send(batches)
+    except WriteRefused as refusal:
+        if refusal.code not in ABOUT_RECORDS:
+            raise
+        limits = producing.limits([refusal.topic])[refusal.topic]
+        raise explained(refusal, batches[refusal.topic, refusal.partition], limits) from None
 
 
 def _rounds(packed: Mapping[TopicPartition, list[Packed]]) -> Iterator[dict[TopicPartition, Packed]]:

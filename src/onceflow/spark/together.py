@@ -9,20 +9,34 @@ that the second does not have yet. It never stays so: Spark runs the micro-batch
 the others write it. A micro-batch that runs again must give the same rows for that (which state, sources and functions
 that know no clock and no chance do), otherwise the places would hold different ones.
 
-What can be refused is refused before the first sink writes: each is asked whether it can take the rows.
+What can be refused is refused before the first sink writes. A sink may have two methods beside the call:
+
+    check(frame)              raises unless such rows can be written: columns, topics, tables, rights
+    prepare(frame, batch_id)  takes the app id and reads its progress: raises if another run has it, or the
+                              checkpoint does not belong to the progress
+
+All are asked to check before any of them prepares, and all have prepared before any of them writes. What fails then
+says in which sinks the micro-batch is committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from onceflow.errors import ConfigError
+from onceflow.spark.problems import CommitUnknown, NotInAllSinks
 from onceflow.spark.stopping import stop_is_recognised
 
 __all__ = ["sinks"]
 
 Sink = Callable[[Any, int], None]
+
+_NOTHING: Final = re.compile(
+    r"(nothing (?:of \S+(?: batch| \d+)? )?(?:is|was) (?:visible|written))(?! there)", re.IGNORECASE
+)
+"""What a sink says of itself, and is not true of all."""
 
 
 def sinks(*several: Sink, persist: bool = True) -> Sink:
@@ -46,10 +60,10 @@ class _Together:
             self._take(frame, batch_id)
 
     def _take(self, frame: Any, batch_id: int) -> None:
-        for each in self._sinks:
-            check = getattr(each, "check", None)
-            if check is not None:
-                check(frame)
+        for check in self._methods("check"):
+            check(frame)
+        for prepare in self._methods("prepare"):
+            prepare(frame, batch_id)
         if not self._persist or frame.is_cached:
             self._write(frame, batch_id)
             return
@@ -59,9 +73,29 @@ class _Together:
         finally:
             frame.unpersist()
 
+    def _methods(self, name: str) -> list[Callable[..., None]]:
+        """Of those that have it."""
+        return [method for each in self._sinks if (method := getattr(each, name, None)) is not None]
+
     def _write(self, frame: Any, batch_id: int) -> None:
-        for each in self._sinks:
-            each(frame, batch_id)
+        for number, each in enumerate(self._sinks):
+            try:
+                each(frame, batch_id)
+            except Exception as problem:
+                if number == 0:
+                    raise
+                raise NotInAllSinks(self._told(batch_id, number, problem)) from problem
+
+    def _told(self, batch_id: int, number: int, problem: Exception) -> str:
+        failed, *waiting = (_name(each) for each in self._sinks[number:])
+        there = "it is not known whether it is in" if isinstance(problem, CommitUnknown) else "it is not in"
+        missing = f"{there} {failed}" + (f", and not in {_listed(waiting)}, which comes after it" if waiting else "")
+        said = _NOTHING.sub(r"\1 there", str(problem) or type(problem).__name__).rstrip(".")
+        return (
+            f"micro-batch {batch_id} is committed in {_listed([_name(each) for each in self._sinks[:number]])}; "
+            f"{missing}. {failed} says: {said}. When the query is started again with the same checkpoint, the "
+            "micro-batch is skipped where it is committed, and written where it is missing"
+        )
 
     def close(self) -> None:
         """Close those that can be closed."""
@@ -69,3 +103,11 @@ class _Together:
             close = getattr(each, "close", None)
             if close is not None:
                 close()
+
+
+def _name(sink: Sink) -> str:
+    return getattr(sink, "__name__", None) or repr(sink)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names)

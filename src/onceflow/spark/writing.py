@@ -53,6 +53,9 @@ class WriteSettings:
     batch_header: str | None = None
     """A header of this name for every record, with the number of the micro-batch as its value: who reads can tell what
     was written together."""
+    dead_letter_topic: str | None = None
+    """Where rows are written that their topic can never take: too large for it, or without a key where it is compacted.
+    In the same transaction, with headers that say why. Without it such a row fails the micro-batch."""
     retries: int = 3
     """How often a batch that failed is aborted and run again as a whole."""
     driver_host: str | None = None
@@ -83,6 +86,10 @@ class WriteSettings:
             raise ConfigError(f"batch_header={self.batch_header!r} is no name for a header")
         if self.topic == PROGRESS_TOPIC:
             raise ConfigError(f"{PROGRESS_TOPIC} is where progress is kept; choose another topic")
+        if self.dead_letter_topic is not None and (
+            not self.dead_letter_topic or self.dead_letter_topic in (self.topic, PROGRESS_TOPIC)
+        ):
+            raise ConfigError(f"dead_letter_topic={self.dead_letter_topic!r} is not possible: it is a topic of its own")
         if self.topic is not None and not self.topic:
             raise ConfigError("topic='' is not a topic; leave it out if rows have a topic column")
         if wrong := [name for name in self.kafka if name.startswith("kafka.")]:

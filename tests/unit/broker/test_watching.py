@@ -301,7 +301,8 @@ def test_what_a_coordinator_read_at_its_start_took_some_time(watched: Watched) -
 # Micro-batches
 
 
-def progress(producer: MemoryProducer, app: str, number: int, *, commit: bool = True) -> None:
+def progress(producer: MemoryProducer, app: str, number: int, *, commit: bool | None = True) -> None:
+    """None: the transaction stays open."""
     value = json.dumps({"version": 1, "query": "q", "batch": number, "offsets": {}, "at_ms": 1})
     records = batch(
         value,
@@ -313,7 +314,21 @@ def progress(producer: MemoryProducer, app: str, number: int, *, commit: bool = 
     request = produce_request(PROGRESS_TOPIC, records, transactional_id=producer.transactional_id)
     answer = producer.broker.ask(request, 12)
     assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
-    assert end(producer, commit=commit)
+    assert commit is None or end(producer, commit=commit)
+
+
+def test_a_micro_batch_is_shown_when_its_own_transaction_is_committed(watched: Watched) -> None:
+    create_topic(watched.broker, PROGRESS_TOPIC)
+    slow, quick = (MemoryProducer(watched.broker, name).init() for name in ("slow", "quick"))
+    progress(slow, "slow", 0, commit=None)
+    progress(quick, "quick", 0)
+    assert [each.app_id for each in watched.look().micro_batches] == ["quick"]
+    assert end(slow, commit=True)
+    assert [each.app_id for each in watched.look().micro_batches] == ["quick", "slow"]
+    progress(quick, "quick", 1, commit=None)
+    assert [each.batch_id for each in watched.look().micro_batches] == [0, 0]
+    assert end(quick, commit=False)
+    assert [each.batch_id for each in watched.look().micro_batches] == [0, 0]
 
 
 def test_micro_batches_are_those_that_were_committed(watched: Watched) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 import onceflow
-from onceflow.cli import durations, main, run, run_loading
+from onceflow.cli import durations, main, run, run_display, run_loading
 from onceflow.cli.run_display import BatchLines
 from onceflow.cli.run_problems import output_to, reason_in, spark_started
 from onceflow.client.admin import Admin
@@ -28,6 +29,8 @@ from onceflow.pipelines import job as jobs
 from onceflow.pipelines.job import Job, JobSettings
 from onceflow.spark.listening import BatchResult, Listeners
 from onceflow.spark.metrics import MetricsServer
+from onceflow.spark.metrics_queries import QueryMetrics
+from onceflow.spark.planning import lag
 
 CLICKS = """
 from typing import NamedTuple
@@ -161,6 +164,31 @@ def progress(batch: int, rows: int = 10, behind: int = 0) -> dict[str, Any]:
         "durationMs": {"triggerExecution": 1234, **({"addBatch": 1000} if rows else {})},
         "sources": [{"endOffset": json.dumps(ends), "latestOffset": json.dumps(latest)}],
     }
+
+
+@pytest.mark.parametrize(
+    ("end", "latest", "behind"),
+    [
+        ({"t": {"0": 10, "1": 20}}, {"t": {"0": 10, "1": 50}}, 30),
+        ({"t": {"0": 10}}, {"t": {"0": 12, "1": 9}}, 11),  # a partition that is new is read from its beginning
+        ({"t": {"0": 10}}, {"t": {"0": 7}, "new": {"0": 3}}, 3),
+        (None, {"t": {"0": 12}}, 0),
+        ({"t": {"0": 12}}, None, 0),
+        (17, 20, 0),  # not Kafka's
+    ],
+)
+def test_run_metrics_and_lag_agree_about_how_far_a_query_is_behind(end: Any, latest: Any, behind: int) -> None:
+    for as_told in (lambda value: value, json.dumps):
+        told = {**progress(0), "id": "q", "runId": "r"}
+        told["sources"] = [{"endOffset": as_told(end), "latestOffset": as_told(latest)}]
+        result = BatchResult(app_id="q", batch_id=0, query_id="q")
+        assert run_display._facts(told, result, None)["lag"] == behind
+        registry = CollectorRegistry()
+        QueryMetrics(registry).see(told, lambda _: None)
+        assert registry.get_sample_value("onceflow_query_lag_offsets", {"query": "q"}) == behind
+        found = lag(told)
+        partitions = sum(len(each) for each in latest.values()) if found else 0
+        assert round(found.get("avgOffsetsBehindLatest", 0) * partitions) == behind
 
 
 class Query:

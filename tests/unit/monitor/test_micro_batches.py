@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from onceflow.monitor.micro_batches import PROGRESS_PARTITION, PROGRESS_TOPIC, MicroBatches
+from onceflow.monitor.micro_batches import PROGRESS_PARTITION, PROGRESS_TOPIC, WAITING_PRODUCERS, MicroBatches
 from onceflow.monitor.snapshot import MicroBatch
 from onceflow.spark import progress as written
 from onceflow.spark.progress import Finished, Progress
-from onceflow.wire.records import read_records
+from onceflow.wire.batch import BatchHeader, read_header
+from onceflow.wire.records import EndTxnMarker, build_batch, read_records
 
 
 def record(batch_id: int, app_id: str = "app", query_id: str = "q", **more: Any) -> tuple[bytes, bytes]:
@@ -62,6 +63,43 @@ def test_a_record_that_is_seen_again_with_its_marker_is_one_batch() -> None:
     batches.see(*record(0))
     batches.see(*record(0), committed_ms=7)
     assert [each.committed_ms for each in batches.last] == [7]
+
+
+def of_producer(producer_id: int, batch_id: int) -> tuple[BatchHeader, bytes]:
+    progress = Progress(app_id=f"app-{producer_id}", query_id="q", batch_id=batch_id, at_ms=5)
+    found = progress.to_batch(producer_id=producer_id, epoch=0, sequence=0)
+    return read_header(found), found
+
+
+def marker(producer_id: int, timestamp: int, *, commit: bool) -> tuple[BatchHeader, bytes]:
+    record = EndTxnMarker(commit=commit, coordinator_epoch=0).to_record(offset=0, timestamp=timestamp)
+    found = build_batch(
+        (record,), base_offset=0, producer_id=producer_id, producer_epoch=0, transactional=True, control=True
+    )
+    return read_header(found), found
+
+
+def test_a_batch_is_shown_when_the_marker_of_its_own_producer_commits_it() -> None:
+    batches = MicroBatches()
+    for producer_id in (1, 2, 3):
+        batches.see_batch(*of_producer(producer_id, 7))
+    assert batches.last == ()
+    batches.see_batch(*marker(2, 50, commit=True))
+    batches.see_batch(*marker(1, 60, commit=False))
+    assert [(each.app_id, each.batch_id, each.committed_ms) for each in batches.last] == [("app-2", 7, 50)]
+    batches.see_batch(*marker(1, 70, commit=True))
+    assert len(batches.last) == 1, "what was aborted stays so"
+
+
+def test_who_never_ends_a_transaction_takes_no_memory() -> None:
+    batches = MicroBatches()
+    for producer_id in range(1, WAITING_PRODUCERS + 10):
+        batches.see_batch(*of_producer(producer_id, 0))
+    assert len(batches._undecided) == WAITING_PRODUCERS
+    for number in range(100):
+        batches.see_batch(*of_producer(5000, number))
+    batches.see_batch(*marker(5000, 1, commit=True))
+    assert [each.batch_id for each in batches.last] == list(range(90, 100))
 
 
 def test_a_new_checkpoint_begins_anew_and_is_not_taken_for_the_old_one() -> None:

@@ -46,6 +46,14 @@ class TestParcels:
         for label, (items, _) in rows.items():
             assert {labels(8)[shard_of(f"page-{number % 10}", 8)] for (number,) in items} == {label}
 
+    @given(st.permutations([1, 1.0, True, 0.0, -0.0, 0, "1", None]))
+    def test_the_shard_of_a_key_does_not_depend_on_equal_keys_before_it(self, keys: list[Any]) -> None:
+        parcels = Parcels(Step(count, by="page", shards=64))
+        for key in keys:
+            parcels.add[key]((repr(key),))
+        found = {item: label for label, parcel in parcels.rows([], 0) for (item,) in marshal.loads(parcel)[0]}
+        assert found == {repr(key): labels(64)[shard_of(key, 64)] for key in keys}
+
     @pytest.mark.parametrize("items", [0, 1, 5])
     @pytest.mark.parametrize("passing", [0, 1, 7, 100])
     @pytest.mark.parametrize("turn", [0, 3, 49])

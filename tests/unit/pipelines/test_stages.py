@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -175,6 +175,22 @@ class TestSteps:
 
         rows = through(second, None, [parcel([("bob", "/b"), ("ann", "/a")], passing)])
         assert rows == [*sends, ("eu-lists", None, "ann:/a bob:/b")], "what a step is handed comes sorted"
+
+    @pytest.mark.parametrize("order", [1, -1], ids=["one order of arrival", "the other"])
+    def test_a_step_is_handed_anything_in_one_order_whatever_the_order_of_arrival(self, order: int) -> None:
+        class Note(NamedTuple):
+            page: str
+            about: Any
+
+        def told(state: State, notes: list[Note]) -> Iterator[Send]:
+            yield Send("lists", None, repr([each.about for each in notes]))
+
+        abouts = [None, True, 1, 1.0, float("nan"), "a", b"a", ("a", None), ["a"], {"a": None}, {"a": 1}]
+        items = [("/", about) for about in abouts][::order]
+        step = Step(told, by="page", takes=Note)
+        [(_, _, seen)] = through(step, None, [parcel([each]) for each in items])
+        expected = "[None, 1, 1.0, True, nan, 'a', b'a', ('a', None), ['a'], {'a': None}, {'a': 1}]"
+        assert seen == expected, "1, 1.0 and True are equal: the order of their texts decides"
 
     def test_a_step_without_records_is_not_called(self) -> None:
         def never(state: State, clicks: list[Any]) -> Iterator[Send]:

@@ -183,7 +183,7 @@ def test_a_loss_is_said_in_a_sentence(
 
 def test_lag_is_the_distance_to_the_latest_over_all_partitions() -> None:
     source = SimpleNamespace(endOffset='{"t": {"0": 10, "1": 20}}', latestOffset='{"t": {"0": 10, "1": 50, "2": 9}}')
-    expected = {"minOffsetsBehindLatest": 0, "maxOffsetsBehindLatest": 30, "avgOffsetsBehindLatest": 15.0}
+    expected = {"minOffsetsBehindLatest": 0, "maxOffsetsBehindLatest": 30, "avgOffsetsBehindLatest": 13.0}
     assert lag(SimpleNamespace(sources=[source])) == expected
     assert lag({"sources": [vars(source)]}) == expected
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,11 +15,15 @@ from onceflow.client.cluster import TopicPartition
 from onceflow.client.producing import DeliveryTimedOut, WriteRefused
 from onceflow.client.settings import ClientSettings
 from onceflow.client.shared_transaction import Ticket
+from onceflow.client.topic_limits import TopicLimits
 from onceflow.errors import ErrorCode
 from onceflow.spark import task as module
+from onceflow.spark.columns import binary_of_list
+from onceflow.spark.murmur2 import partitions_of
 from onceflow.spark.packed_rows import pack_rows
 from onceflow.spark.sequencer import Refusal, TaskReport
-from onceflow.spark.task import RowRefused, WritePlan
+from onceflow.spark.task import WritePlan
+from onceflow.spark.unfit_rows import RowRefused, TooLarge, learned
 from onceflow.wire.batch import read_header
 from onceflow.wire.compression import Codec
 from onceflow.wire.records import Record, read_records
@@ -44,11 +49,15 @@ class FakeProducing:
         self._topics = topics
         self.sent: list[dict[TopicPartition, bytes]] = []
         self.problem: Exception | None = None
+        self.takes: dict[str, TopicLimits] = {}
 
     def partition_counts(self, topics: Sequence[str]) -> list[int]:
         if missing := [topic for topic in topics if topic not in self._topics]:
             raise TopicMissingError(f"there is no topic {missing[0]!r}")
         return [self._topics[topic] for topic in topics]
+
+    def limits(self, topics: Sequence[str]) -> dict[str, TopicLimits]:
+        return {topic: self.takes.get(topic, TopicLimits()) for topic in topics}
 
     def send(self, batches: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, int]:
         if self.problem is not None:
@@ -341,6 +350,171 @@ def test_alone_a_task_counts_for_itself_from_zero(monkeypatch: pytest.MonkeyPatc
     assert not any(each.is_transactional for each in headers)
 
 
+# --- rows that a topic cannot take
+
+
+LETTERS: dict[str, Any] = {"dead_letter_topic": "letters"}
+
+
+def letters(producing: FakeProducing) -> list[tuple[bytes | None, bytes | None, dict[str, str]]]:
+    """What is in the dead-letter topic: key, value, headers."""
+    return [
+        (each.key, each.value, {name: (value or b"").decode() for name, value in each.headers})
+        for (topic, _), records in producing.records().items()
+        if topic == "letters"
+        for each in records
+    ]
+
+
+def noise(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
+def test_a_row_that_is_too_large_goes_to_the_dead_letter_topic_and_the_others_where_they_belong(codec: Codec) -> None:
+    producing = FakeProducing(out=3, letters=2)
+    producing.takes = {"out": TopicLimits(2_000), "letters": TopicLimits(1_000_000)}
+    values = [b"a", noise(5_000), b"b", noise(1_500), noise(3_000)]
+    keys = [b"1", b"2", None, b"4", None]
+    report = write(producing, rows(key=keys, value=values), codec=codec, **LETTERS)
+    assert (report.rows, report.dead_letters) == (5, 2)
+    assert set(report.partitions) == {"out", "letters"}
+    written = [each.value for (topic, _), found in producing.records().items() if topic == "out" for each in found]
+    assert sorted(map(bytes, written), key=len) == [b"a", b"b", values[3]]
+    assert all(len(each) <= 2_000 for sent in producing.sent for (topic, _), each in sent.items() if topic == "out")
+    found = sorted(letters(producing), key=lambda each: len(each[1] or b""))
+    assert [(key, value) for key, value, _ in found] == [(None, values[4]), (b"2", values[1])]
+    size = found[1][2]["onceflow.error.size"]
+    assert found[1][2] == {
+        "onceflow.error.reason": "too_large",
+        "onceflow.error.message": f"the record takes {int(size):,} bytes, and topic 'out' takes 2,000 "
+        "(max.message.bytes)",
+        "onceflow.error.topic": "out",
+        "onceflow.error.partition": str(0x7FFFFFFF & partitions_of(binary_of_list([b"2"]), 3)[0]),
+        "onceflow.error.size": size,
+        "onceflow.error.limit": "2000",
+    }
+    assert 5_000 < int(size) < 5_200
+
+
+def test_what_fits_when_it_is_compressed_is_not_too_large() -> None:
+    producing = FakeProducing(out=1, letters=1)
+    producing.takes = {"out": TopicLimits(2_000)}
+    assert write(producing, rows(value=[b"x" * 50_000, b"y"]), codec=Codec.GZIP, **LETTERS).dead_letters == 0
+    assert set(producing.records()) == {("out", 0)}
+    assert all(len(each) <= 2_000 for sent in producing.sent for each in sent.values())
+
+
+def test_batches_are_cut_to_what_the_topic_takes() -> None:
+    producing = FakeProducing(out=1, letters=1)
+    producing.takes = {"out": TopicLimits(2_000)}
+    values = [noise(100 + number) for number in range(200)]
+    assert write(producing, rows(value=values), **LETTERS).dead_letters == 0
+    assert [each.value for each in producing.records()["out", 0]] == values
+    assert max(len(each) for sent in producing.sent for each in sent.values()) <= 2_000
+
+
+@pytest.mark.parametrize(("key", "value"), [(5, 9_000), (9_000, 5), (9_000, 9_000), (None, 9_000), (2_500, None)])
+@pytest.mark.parametrize("header", [0, 3_000])
+def test_what_is_too_large_for_the_dead_letter_topic_is_cut(key: int | None, value: int | None, header: int) -> None:
+    producing = FakeProducing(out=1, letters=1)
+    producing.takes = {"out": TopicLimits(2_000), "letters": TopicLimits(2_000)}
+    whole_key, whole_value = (None if each is None else noise(each) for each in (key, value))
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([[{"key": "own", "value": noise(header)}] if header else None], kind)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([whole_key], pa.binary()), pa.array([whole_value], pa.binary()), headers], ["key", "value", "headers"]
+    )
+    assert write(producing, batch, **LETTERS).dead_letters == 1
+    [(found_key, found_value, told)] = [
+        (each.key, each.value, {name: (value or b"") for name, value in each.headers})
+        for each in producing.records()["letters", 0]
+    ]
+    assert (found_key is None, found_value is None) == (key is None, value is None)
+    assert (whole_key or b"").startswith(found_key or b"")
+    assert (whole_value or b"").startswith(found_value or b"")
+    cut = told["onceflow.error.truncated"].decode().split(",")
+    assert ("value" in cut) == (found_value != whole_value)
+    assert ("key" in cut) == (found_key != whole_key)
+    assert ("headers" in cut) == (header > 0 and "own" not in told)
+    assert max(len(each) for sent in producing.sent for each in sent.values()) <= 2_000
+
+
+def test_a_row_without_a_key_is_a_dead_letter_where_the_topic_is_compacted() -> None:
+    producing = FakeProducing(out=1, other=1, letters=1)
+    producing.takes = {"out": TopicLimits(needs_keys=True)}
+    batch = rows(topic=["out", "out", "other"], key=[b"k", None, None], value=[b"a", b"b", b"c"])
+    assert write(producing, batch, topic=None, **LETTERS).dead_letters == 1
+    [(key, value, told)] = letters(producing)
+    assert (key, value, told["onceflow.error.reason"]) == (None, b"b", "no_key")
+    assert told["onceflow.error.message"] == "the row has no key, and topic 'out' is compacted"
+    assert producing.values()["other", 0] == ["c"]
+
+
+def test_dead_letters_have_the_header_and_the_timestamp_of_their_rows() -> None:
+    producing = FakeProducing(out=1, letters=1)
+    producing.takes = {"out": TopicLimits(2_000)}
+    moments = pa.array([1_000_000, 2_000_000], pa.timestamp("us"))
+    batch = pa.RecordBatch.from_arrays([pa.array([b"a", noise(3_000)]), moments], ["value", "timestamp"])
+    write(producing, batch, header=("batch", "7"), **LETTERS)
+    [letter] = producing.records()["letters", 0]
+    assert (letter.timestamp, dict(letter.headers)["batch"]) == (2_000, b"7")
+
+
+def test_a_limit_that_a_refusal_told_counts_if_it_is_the_smaller_one() -> None:
+    for known, told, expected in ((None, 2_000, 1), (5_000, 2_000, 1), (2_000, 5_000, 1), (5_000, 6_000, 0)):
+        producing = FakeProducing(out=1, letters=1)
+        producing.takes = {"out": TopicLimits(known)}
+        report = write(producing, rows(value=[noise(3_000)]), limits={"out": told}, **LETTERS)
+        assert report.dead_letters == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "takes", "values", "words"),
+    [
+        (
+            ErrorCode.MESSAGE_TOO_LARGE,
+            TopicLimits(100),
+            ["v" * 5_000],
+            r"a record for partition 0 of 'out' has 5,0\d\d bytes, more than the 100 that the topic takes "
+            r"\(max.message.bytes\): the record with key 'k', a value of 5,000 bytes and the timestamp \d+. Either "
+            r"raise max.message.bytes of the topic, leave such rows out, or give the sink a dead_letter_topic",
+        ),
+        (ErrorCode.MESSAGE_TOO_LARGE, TopicLimits(), ["v"], r"has \d+ bytes, more than the topic takes \(max"),
+        (
+            ErrorCode.MESSAGE_TOO_LARGE,
+            TopicLimits(100),
+            ["v"] * 20,
+            r"a batch of 20 records .* more than the 100 .*: lower batch_bytes, below 100",
+        ),
+        (ErrorCode.INVALID_TIMESTAMP, TopicLimits(), ["v"], "has a timestamp that the topic does not take .*key 'k'"),
+        (ErrorCode.INVALID_RECORD, TopicLimits(), ["v"], "a record for partition 0 of 'out' was refused.*key 'k'"),
+    ],
+)
+def test_a_refusal_names_the_record_and_what_helps(
+    code: ErrorCode, takes: TopicLimits, values: list[str], words: str
+) -> None:
+    producing = FakeProducing(out=1)
+    producing.takes = {"out": takes}
+    producing.problem = WriteRefused("out", 0, code)
+    with pytest.raises(RowRefused, match=words) as refused:
+        write(producing, rows(key=["k"] * len(values), value=values))
+    assert isinstance(refused.value, TooLarge) == (code == ErrorCode.MESSAGE_TOO_LARGE and len(values) == 1)
+
+
+def test_a_refusal_names_the_record_that_the_broker_means() -> None:
+    producing = FakeProducing(out=1)
+    producing.takes = {"out": TopicLimits(needs_keys=True)}
+    producing.problem = WriteRefused("out", 0, ErrorCode.INVALID_RECORD, "no key", [2])
+    with pytest.raises(RowRefused, match=r"has no key, and the topic is compacted .*a value of 3 bytes"):
+        write(producing, rows(key=["a", "b", None, None], value=["1", "22", "333", "4444"]))
+
+
+def test_the_driver_learns_the_limit_from_the_kind_of_a_failure() -> None:
+    assert learned(TooLarge("sentence", "orders.eu-1_x", 5_000).kind) == ("orders.eu-1_x", 4_999)
+    assert [learned(kind) for kind in ("refused", "task", "fenced", "delivery", "")] == [None] * 5
+
+
 # --- what the driver is told
 
 
@@ -349,8 +523,7 @@ def test_alone_a_task_counts_for_itself_from_zero(monkeypatch: pytest.MonkeyPatc
     [
         (WriteRefused("t", 0, ErrorCode.INVALID_PRODUCER_EPOCH), "fenced", "partition 0 of 't'"),
         (WriteRefused("t", 0, ErrorCode.PRODUCER_FENCED), "fenced", "partition 0 of 't'"),
-        (WriteRefused("t", 0, ErrorCode.MESSAGE_TOO_LARGE), "refused", "lower batch_bytes"),
-        (WriteRefused("t", 0, ErrorCode.INVALID_RECORD), "refused", "needs a key"),
+        (TooLarge("a record of 9 bytes", "t", 9), "too_large t 9", "a record of 9 bytes"),
         (WriteRefused("t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED), "refused", "WRITE on topic 't'"),
         (RowRefused("no topic"), "refused", "no topic"),
         (TopicMissingError("there is no topic"), "refused", "there is no topic"),

@@ -18,7 +18,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from onceflow.digits import PORT_MAX, whole_number_of
 from onceflow.errors import ConfigError
+from onceflow.extras import require
 from onceflow.sinks.databases.database import (
     Again,
     Column,
@@ -260,7 +262,9 @@ def _parameters(url: str) -> dict[str, str]:
         known = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items() if value is not None}
     except error_of_psycopg:
         raise wrong from None
-    if "@" in known.get("host", "") or not all(port.isdigit() or not port for port in known.get("port", "").split(",")):
+    if "@" in known.get("host", "") or any(
+        port and whole_number_of(port, PORT_MAX) is None for port in known.get("port", "").split(",")
+    ):
         raise wrong
     return {name: value for name, value in known.items() if name in ("user", "host", "hostaddr", "port", "dbname")}
 
@@ -269,7 +273,8 @@ def _psycopg() -> tuple[Any, Any]:
     try:
         import psycopg
     except ImportError as error:
-        raise ConfigError(f"PostgreSQL needs psycopg: pip install 'onceflow[sql]' ({error})") from error
+        require("sql", "PostgreSQL")
+        raise ConfigError(f"PostgreSQL needs psycopg, which cannot be imported: {error}") from error
     return psycopg.conninfo, psycopg.Error
 
 

@@ -36,7 +36,7 @@ __all__ = ["StageFolder", "folder_of", "names_of_stages"]
 SEALED: Final = ".sealed"
 DROPPED: Final = ".dropped"
 COMPLETE: Final = ".db"
-COMPLETE_NAME: Final = re.compile(r"(\d+)-(\d+)\.db")
+COMPLETE_NAME: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})\.db")
 COLUMNS: Final = "columns.sql"
 TRIES_MAX: Final = 100
 

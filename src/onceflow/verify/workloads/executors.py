@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from onceflow.digits import whole_number_of
 from onceflow.verify.workers import Worker
 
 __all__ = ["Executor", "executors_of"]
@@ -96,7 +97,7 @@ def _family(first: Seen) -> list[Seen]:
 
 def _processes() -> Iterator[Seen]:
     for name in os.listdir(PROC):
-        if name.isdigit() and (seen := _look(int(name))) is not None:
+        if (number := whole_number_of(name)) is not None and (seen := _look(number)) is not None:
             yield seen
 
 

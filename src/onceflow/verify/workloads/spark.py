@@ -22,6 +22,7 @@ from importlib import metadata
 from typing import Final
 
 from onceflow.errors import ConfigError
+from onceflow.extras import require
 from onceflow.verify.history import Derivation, load_operations
 from onceflow.verify.stage import NotDrained, Pace, Stage, Target
 from onceflow.verify.workers import Worker
@@ -104,12 +105,8 @@ class Spark:
 @functools.cache
 def require_spark() -> None:
     """Raises `ConfigError` with what to install."""
-    try:
-        version = metadata.version("pyspark")
-        metadata.version("pyarrow")
-        metadata.version("orjson")
-    except metadata.PackageNotFoundError as missing:
-        raise ConfigError(f"the spark workload needs {missing.name}: {INSTALL}, and Java {JAVA_MIN}") from None
+    require("spark", "the spark workload")
+    version = metadata.version("pyspark")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < PYSPARK_MIN:
         raise ConfigError(f"the spark workload needs PySpark 4.2 or newer, and {version} is installed: {INSTALL}")
     found = _java_version()
