@@ -85,18 +85,24 @@ class Transactions:
 
     # --- offsets without records
 
-    def begin(
-        self, starts: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]
-    ) -> tuple[dict[TopicPartition, int], dict[str, str]]:
-        """Where the group is, after it has begun, and of which topics these offsets are."""
+    def begin(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where the group is, after it has begun."""
 
-        def step(session: Session) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+        def step(session: Session) -> dict[TopicPartition, int]:
             self._table.create(session)
-            self._topics.create(session)
             with session.transaction():
                 self._table.begin(session, starts)
-                known = self._topics.begin(session, topic_ids)
-                return self._table.read(session, self._settings.topics), known
+                return self._table.read(session, self._settings.topics)
+
+        return self._prepared(step)
+
+    def begin_topics(self, topic_ids: Mapping[str, str]) -> dict[str, str]:
+        """Of which topics the offsets are: of these, unless something else is known."""
+
+        def step(session: Session) -> dict[str, str]:
+            self._topics.create(session)
+            with session.transaction():
+                return self._topics.begin(session, topic_ids)
 
         return self._prepared(step)
 

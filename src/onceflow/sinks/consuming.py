@@ -215,8 +215,8 @@ class _Loop:
         topic_ids = self._ids_now()
         offsets = self._watermarks(self._places(self._settings.topics), read_committed=True)
         which = 0 if self._settings.starting_offsets == EARLIEST else 1
-        starts = {place: each[which] for place, each in offsets.items()}
-        positions, self._topic_ids = self._transactions.begin(starts, topic_ids)
+        positions = self._transactions.begin({place: each[which] for place, each in offsets.items()})
+        self._topic_ids = self._transactions.begin_topics(topic_ids)
         if self._start_over_in_other_topics():
             positions = self._transactions.positions()
         self._check_positions({place: at for place, at in positions.items() if place in offsets})
