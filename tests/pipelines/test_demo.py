@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ SEED = 11
 @pytest.fixture(autouse=True)
 def _quick_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = started(lambda: write_settings(tmp_path / "settings"))
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {settings} pyspark-shell")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {shlex.quote(str(settings))} pyspark-shell")
     monkeypatch.setenv("ONCEFLOW_SQL", f"sqlite:///{tmp_path}/landed.db")
 
 

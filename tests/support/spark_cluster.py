@@ -16,7 +16,15 @@ import psutil
 
 from tests.support.apache_kafka import free_ports
 from tests.support.spark import DriverProcess, SparkProcess
-from tests.support.spark_jvm import LOOPBACK, QUICK_JVM, class_archive, environment, spark_home, write_settings
+from tests.support.spark_jvm import (
+    LOOPBACK,
+    QUICK_JVM,
+    class_archive,
+    environment,
+    java_options,
+    spark_home,
+    write_settings,
+)
 
 __all__ = ["StandaloneCluster"]
 
@@ -61,7 +69,7 @@ class StandaloneCluster:
         variables = {
             **environment(folder, write_settings(folder)),
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
-            "SPARK_DAEMON_JAVA_OPTS": " ".join(flags),
+            "SPARK_DAEMON_JAVA_OPTS": java_options(*flags),
         }
         command = [str(spark_home() / "bin" / "spark-class"), kind, "--webui-port", "0", *arguments]
         return self._stack.enter_context(SparkProcess(command, folder, variables))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,7 @@ __all__ = [
     "class_archive",
     "connector_settings",
     "environment",
+    "java_options",
     "spark_home",
     "write_settings",
 ]
@@ -130,6 +132,11 @@ def _make_archive(archive: Path) -> None:
     staging.rename(archive)
 
 
+def java_options(*flags: str) -> str:
+    """As Spark reads them from a setting or a variable: in one string, in which a path may have spaces."""
+    return " ".join(shlex.quote(flag) for flag in flags)
+
+
 def write_settings(
     folder: Path, settings: Mapping[str, object] | None = None, *, jvm_flags: tuple[str, ...] | None = None
 ) -> Path:
@@ -138,7 +145,7 @@ def write_settings(
     if jvm_flags is None:
         jvm_flags = (f"-XX:SharedArchiveFile={_archive()}", "-Xshare:auto") if _archive().is_file() else ()
     # A JVM that is killed leaves its temporary files; here they go when pytest removes its folders.
-    flags = " ".join((*QUICK_JVM, *jvm_flags, f"-Djava.io.tmpdir={folder}"))
+    flags = java_options(*QUICK_JVM, *jvm_flags, f"-Djava.io.tmpdir={folder}")
     chosen: dict[str, object] = {
         "spark.master": "local[2]",
         "spark.driver.host": LOOPBACK,
@@ -167,7 +174,7 @@ def environment(folder: Path, settings: Path) -> dict[str, str]:
     chosen = {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": f"--properties-file {settings} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(str(settings))} pyspark-shell",
         # Executors import the functions and classes of the tests.
         "PYTHONPATH": os.pathsep.join((str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")]))),
         "PYTHONUNBUFFERED": "1",

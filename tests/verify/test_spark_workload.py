@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ def seed_with(*wanted: tuple[str, str]) -> int:
 @pytest.mark.timeout(600)
 def test_a_spark_job_under_faults_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = started(lambda: write_settings(tmp_path / "settings"))
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {settings} pyspark-shell")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {shlex.quote(str(settings))} pyspark-shell")
     verdict, history = run(
         RunSettings(
             workload="spark",
