@@ -117,6 +117,7 @@ def test_the_snippets_run_from_top_to_bottom_and_do_what_the_page_says(spark: Sp
         guide.run("The sink")
         assert guide.values("orders-copied") == sorted(map(str, range(ORDERS)))
         assert guide.values("orders-per-customer") == sorted(["15", "15", "14", "14", "14", "14", "14"])
+        guide.run("Rows that a topic cannot take")
         assert guide.run("Batch jobs") == output("Batch jobs")
         assert guide.values("prices") == ["12", "3"]
         assert guide.run("Monitoring") == output("Monitoring")

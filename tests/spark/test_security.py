@@ -50,13 +50,13 @@ SAID = {
     (READ_SOURCE, NOTHING): "asking for topic '{source}' failed: topic authorization failed",
     (READ_SOURCE, DESCRIBE): "reading {source}-0 at offset 0 failed: topic authorization failed",
     (WRITE_TARGET, NOTHING): "the principal needs WRITE on '{target}'. Nothing was written",
-    (WRITE_TARGET, DESCRIBE): "The principal needs WRITE on topic '{target}'. Nothing of it is visible",
+    (WRITE_TARGET, DESCRIBE): "the principal needs WRITE on '{target}'. Nothing was written",
     (WRITE_ID, NOTHING): "the principal needs WRITE on the transactional id '{app}', which is the app id",
     (WRITE_ID, DESCRIBE): "the principal needs WRITE on the transactional id '{app}', which is the app id",
     (READ_GROUP, NOTHING): "the principal needs READ on the consumer group '{app}', which is the app id",
     (READ_GROUP, DESCRIBE): "the principal needs READ on the consumer group '{app}', which is the app id",
     (READ_PROGRESS, NOTHING): f"reading {PROGRESS_TOPIC}-0 at offset 0 failed: topic authorization failed",
-    (WRITE_PROGRESS, NOTHING): f"writing to partition 0 of '{PROGRESS_TOPIC}' failed: topic authorization failed",
+    (WRITE_PROGRESS, NOTHING): f"the principal needs WRITE on '{PROGRESS_TOPIC}'. Nothing was written",
 }
 """What the query says where a right is missing and nothing, or only DESCRIBE, is there instead."""
 

@@ -24,7 +24,7 @@ VERSION_MIN: Final = (4, 2)
 _SINK_ARGUMENTS: Final = """
     app_id bootstrap_servers topic guarantee partitioning compression compression_level batch_bytes buffer_bytes
     transaction_timeout_ms delivery_timeout_ms batch_header retries new_checkpoint listeners driver_host driver_port
-    kafka transaction_version rows format
+    missing_batches dead_letter_topic kafka transaction_version rows format
 """
 SINK_ARGUMENTS: Final = frozenset(_SINK_ARGUMENTS.split())
 """Of KafkaSink; written down here, since to look at the class takes PySpark. And `format`, which is ours."""

@@ -98,7 +98,7 @@ def check_landed(pipeline: Pipeline, settings: JobSettings, last: int | None) ->
 
 def _last_landed(database: Database, progress: ProgressTable) -> int | None:
     with _troubles(), closing(database.connect(lock_timeout_s=CHECK_LOCK_S)) as session:
-        if database.columns(session, progress.name) is None:
+        if not progress.exists(session):
             return None
         with session.transaction():
             owned = progress.locked(session)

@@ -54,13 +54,21 @@ class ProgressTable:
     def create(self, session: Session) -> None:
         """If it is not there yet. By itself: two drivers may do it at the same time."""
         self._database.create_if_missing(session, self.name, self.statement())
-        there = {each.name for each in self._database.columns(session, self.name) or ()}
+        self.exists(session)
+
+    def exists(self, session: Session) -> bool:
+        """Raises `Refused` if it is there and not as we make it."""
+        columns = self._database.columns(session, self.name)
+        if columns is None:
+            return False
+        there = {each.name for each in columns}
         if missing := [each for each in COLUMNS if each.name not in there]:
             raise Refused(
                 f"the table {self.name} has no column {missing[0].name!r}: it was made by an older version, or by "
                 f"hand. Have its owner add it: ALTER TABLE {self._quoted} ADD COLUMN {missing[0].name} "
                 f"{self._database.type_for(missing[0].kind)}"
             )
+        return True
 
     def statement(self) -> str:
         """For CREATE TABLE."""

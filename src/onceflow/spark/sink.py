@@ -40,7 +40,7 @@ from onceflow.spark.batch_writer import BatchWriter, Recorded
 from onceflow.spark.foreach_batch import BoundToDriver, check_app_id, claim, look_for_metrics, refuse_connect
 from onceflow.spark.listening import BatchResult, SinkListener
 from onceflow.spark.problems import SinkError
-from onceflow.spark.progress import Finished, Progress
+from onceflow.spark.progress import PROGRESS_TOPIC, Finished, Progress
 from onceflow.spark.query import MicroBatch, query_is_active, running_batch
 from onceflow.spark.resuming import Resuming
 from onceflow.spark.stopping import stop_is_recognised
@@ -167,23 +167,27 @@ class KafkaSink:
         self._check_topics()
         self._writer.fence(batch.batch_id)
         self._progress = self._writer.progress(batch.batch_id)
+        self._check_writable(PROGRESS_TOPIC)
         self._resuming.check_run(self._progress, batch, self._writer.group_offsets(self._own_offsets(batch)))
         self._known_run = batch.run_id
 
     def _check_topics(self) -> None:
         """They exist, and we may write to them, as far as both is known before the rows are."""
         for topic in filter(None, (self.settings.topic, self.settings.dead_letter_topic)):
-            needed = f"the principal needs WRITE on {topic!r}. Nothing was written"
-            try:
-                may_write = self._writer.cluster.permitted([topic], Operation.WRITE)[topic]
-            except TopicMissingError as missing:
-                raise ConfigError(f"{missing}. Create it first: nothing was written") from None
-            except Refused as refusal:
-                if refusal.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                    raise
-                raise SinkError(f"{refusal}: {needed}") from None
-            if may_write is False:
-                raise SinkError(f"topic {topic!r} may be seen and not written: {needed}")
+            self._check_writable(topic)
+
+    def _check_writable(self, topic: str) -> None:
+        needed = f"the principal needs WRITE on {topic!r}. Nothing was written"
+        try:
+            may_write = self._writer.cluster.permitted([topic], Operation.WRITE)[topic]
+        except TopicMissingError as missing:
+            raise ConfigError(f"{missing}. Create it first: nothing was written") from None
+        except Refused as refusal:
+            if refusal.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                raise
+            raise SinkError(f"{refusal}: {needed}") from None
+        if may_write is False:
+            raise SinkError(f"topic {topic!r} may be seen and not written: {needed}")
 
     def _recorded(self, batch: MicroBatch) -> Recorded:
         progress = Progress.after(

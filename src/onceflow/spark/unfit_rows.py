@@ -282,8 +282,10 @@ def _too_large(topic: str, where: str, batch: bytes, limits: TopicLimits) -> Row
 def _named(refusal: WriteRefused, batch: bytes, is_meant: Callable[[Record], bool]) -> Record | None:
     """The record that is wrong, as one sees from what is in it, or as the broker says."""
     records = list(read_records(batch))
-    named = [records[at] for at in refusal.records if at < len(records)]
-    return next(filter(is_meant, records), None) or next(iter(named or records if len(records) == 1 else named), None)
+    if len(records) == 1:
+        return records[0]
+    meant = [each for each in records if is_meant(each)] or [records[at] for at in refusal.records if at < len(records)]
+    return meant[0] if meant else None
 
 
 def _words(record: Record | None) -> str:

@@ -6,12 +6,12 @@ import io
 import json
 import os
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from onceflow import extras
 from onceflow.cli import main
 from onceflow.cli.demo_display import DemoDisplay, demo_display
 from onceflow.errors import ConfigError
@@ -294,17 +294,11 @@ def test_a_log_gets_a_line_for_each_stage(capsys: pytest.CaptureFixture[str]) ->
 def test_without_the_spark_extra_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = metadata.version
-
-    def version(name: str) -> str:
-        if name == "orjson":
-            raise metadata.PackageNotFoundError(name)
-        return found(name)
-
-    monkeypatch.setattr(metadata, "version", version)
+    found = extras._is_there
+    monkeypatch.setattr(extras, "_is_there", lambda module: module != "orjson" and found(module))
     spark.require_spark.cache_clear()
     try:
         assert main(["demo", "orders", "--records", "10"]) == 2
     finally:
         spark.require_spark.cache_clear()
-    assert "needs orjson: pip install 'onceflow[spark]'" in capsys.readouterr().err
+    assert "needs orjson, which is not installed: pip install 'onceflow[spark]'" in capsys.readouterr().err

@@ -87,9 +87,9 @@ def test_a_database_that_cannot_be_reached_is_an_error_of_one_sentence(url: str)
 def progressed(path: Path, batch: int | None) -> JobSettings:
     """The database knows the app, up to a micro-batch."""
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE onceflow_progress (app_id, epoch, query_id, batch_id, offsets, at_ms)")
+        connection.execute("CREATE TABLE onceflow_progress (app_id, epoch, query_id, batch_id, offsets, at_ms, details)")
         query = None if batch is None else "q"
-        connection.execute("INSERT INTO onceflow_progress VALUES ('orders', 3, ?, ?, '{}', 1)", [query, batch])
+        connection.execute("INSERT INTO onceflow_progress VALUES ('orders', 3, ?, ?, '{}', 1, '{}')", [query, batch])
         connection.commit()
     return settings(f"sqlite:///{path}")
 

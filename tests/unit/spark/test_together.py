@@ -50,7 +50,7 @@ def test_all_are_checked_then_prepared_then_written() -> None:
 def test_nobody_writes_if_one_cannot(where: str) -> None:
     calls: list[str] = []
     missing = ConfigError("there is no topic 'out'. Create it first: nothing was written")
-    with pytest.raises(ConfigError, match="nothing was written$"):
+    with pytest.raises(ConfigError, match=r"nothing was written$"):
         sinks(Fake("a", calls), Fake("b", calls, **{where: missing}))(FRAME, 0)
     assert not any(each.startswith("write") for each in calls)
     assert not any(each.startswith("prepare") for each in calls) or where == "prepare"
