@@ -140,9 +140,7 @@ def test_how_a_transaction_ended_is_told_by_the_next_look_and_counted_once(
     assert (counted.commits - counters.commits, counted.aborts - counters.aborts) == (1, 1)
 
 
-def test_epochs_tell_how_many_ended_between_two_looks(
-    watch: Watch, topic: str, bumping: TransactionalProducer
-) -> None:
+def test_epochs_tell_how_many_ended_between_two_looks(watch: Watch, topic: str, bumping: TransactionalProducer) -> None:
     bumping.write(topic, "a")
     bumping.commit()
     before = watch.look().snapshot.counters

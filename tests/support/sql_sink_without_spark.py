@@ -245,18 +245,14 @@ class Job:
         frame = next(iter(parts.values()))
         frame.parts = parts
         starts, ends = ({("input", 0): 10 * each} for each in (number, number + 1))
-        frame.batch = MicroBatch(
-            query_id=self.query_id, run_id=run_id, batch_id=number, starts=starts, ends=ends
-        )
+        frame.batch = MicroBatch(query_id=self.query_id, run_id=run_id, batch_id=number, starts=starts, ends=ends)
         return frame
 
     # --- what must be true
 
     def expected(self, last: int) -> dict[str, Rows]:
         """The tables after this micro-batch; -1 is before the first."""
-        return {
-            table.name: in_order(self.case.oracle(table, last, self.query_id)) for table in self.case.tables
-        }
+        return {table.name: in_order(self.case.oracle(table, last, self.query_id)) for table in self.case.tables}
 
     def found(self) -> dict[str, Rows]:
         return {each.name: self.place.rows(each.name, self.case.columns(each)) for each in self.case.tables}

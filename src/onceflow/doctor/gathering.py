@@ -240,9 +240,7 @@ class _Gathering:
         }
         return GroupFacts(id=name, state=state, committed=committed)
 
-    def _offsets(
-        self, topics: Iterable[TopicFacts], places: Iterable[TopicPartition]
-    ) -> dict[str, _Offsets]:
+    def _offsets(self, topics: Iterable[TopicFacts], places: Iterable[TopicPartition]) -> dict[str, _Offsets]:
         led = sorted(set(_led(topics)) & set(places))
         questions = {"starts": (EARLIEST, False), "stable": (LATEST, True), "ends": (LATEST, False)}
         return {

@@ -171,9 +171,7 @@ class _Scan:
         found.scanned_bytes += position - started_at
         return position
 
-    def _take_in(
-        self, segment: Segment, position: int, header: BatchHeader, batch: bytes, found: Recovered
-    ) -> None:
+    def _take_in(self, segment: Segment, position: int, header: BatchHeader, batch: bytes, found: Recovered) -> None:
         segment.note(position, header.size, header.last_offset, header.max_timestamp, self.index_interval)
         if header.producer_id != NO_PRODUCER_ID:
             aborted = _replay(header, batch, found.producers, self.now_ms)

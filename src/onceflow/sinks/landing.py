@@ -210,9 +210,7 @@ class Landing:
         session = self._connected()
         self._staged += 1
         begin = f"{self._prefix}{self._epoch}_{batch_id}_{self._staged}"
-        stages = [
-            Stage(TableName(self._schema, f"{begin}_{number}"), tuple(own)) for number, own in enumerate(columns)
-        ]
+        stages = [Stage(TableName(self._schema, f"{begin}_{number}"), tuple(own)) for number, own in enumerate(columns)]
         self._leftovers += [stage.name for stage in stages]  # until they are merged; also if COMMIT is not answered
         with session.transaction():
             self._check_epoch(self._table.locked(session), batch_id)
@@ -241,9 +239,7 @@ class Landing:
 
     # --- steps 5 to 8
 
-    def merge(
-        self, progress: Progress, stages: Sequence[Stage], loaded: Sequence[Sequence[Loaded]]
-    ) -> dict[str, int]:
+    def merge(self, progress: Progress, stages: Sequence[Stage], loaded: Sequence[Sequence[Loaded]]) -> dict[str, int]:
         """All of the micro-batch, or nothing of it. Returns how many rows of each table it has changed.
 
         Raises `Spoiled` if the stages do not have what Spark says that was loaded; `CommitUnknown` if nobody can be
@@ -269,9 +265,7 @@ class Landing:
         self._disconnect()  # whatever it was in the middle of
         self._drop_leftovers()
 
-    def _merge(
-        self, progress: Progress, stages: Sequence[Stage], loaded: Sequence[Sequence[Loaded]]
-    ) -> dict[str, int]:
+    def _merge(self, progress: Progress, stages: Sequence[Stage], loaded: Sequence[Sequence[Loaded]]) -> dict[str, int]:
         session = self._connected()
         batch_id = progress.batch_id
         for stage in stages:

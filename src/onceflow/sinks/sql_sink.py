@@ -185,9 +185,7 @@ class SqlSink:
 
     # --- steps 3 to 8, repeated as a whole until they succeed
 
-    def _write(
-        self, frame: Any, progress: Progress, is_stopping: Callable[[], bool] = lambda: False
-    ) -> BatchResult:
+    def _write(self, frame: Any, progress: Progress, is_stopping: Callable[[], bool] = lambda: False) -> BatchResult:
         tries = Tries(self._patience)
         while True:
             try:

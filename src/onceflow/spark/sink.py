@@ -48,6 +48,7 @@ __all__ = ["KafkaSink", "write"]
 
 _ONE_CALL: Final = "give one sink the union of the rows, with a topic column"
 
+
 class KafkaSink:
     """An object for `writeStream.foreachBatch`. Settings: see `WriteSettings`; all of them are keyword arguments.
 

@@ -257,9 +257,7 @@ def _partitions(plan: WritePlan, rows: Rows, counts: Numbers, task: int, flushes
     return np.where(numbers < 0, sticky, numbers) if rows.keys.null_count else numbers
 
 
-def _chosen(
-    column: pa.Array, numbers: Numbers, topics: list[str], counts: Numbers, codes: Numbers | None
-) -> Numbers:
+def _chosen(column: pa.Array, numbers: Numbers, topics: list[str], counts: Numbers, codes: Numbers | None) -> Numbers:
     """The partitions that the user has chosen, where one is given."""
     wanted = column.fill_null(-1).to_numpy(zero_copy_only=False)
     topic_of = np.zeros(len(wanted), np.int64) if codes is None else codes

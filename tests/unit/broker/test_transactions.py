@@ -114,9 +114,7 @@ def test_a_marker_that_is_not_on_disk_shows_nothing(broker: MemoryBroker, produc
     assert partition.log.last_stable_offset == 2
 
 
-def test_the_next_transaction_waits_for_the_markers_of_the_last(
-    broker: MemoryBroker, producer: MemoryProducer
-) -> None:
+def test_the_next_transaction_waits_for_the_markers_of_the_last(broker: MemoryBroker, producer: MemoryProducer) -> None:
     write(producer, "a")
     end = producer.send_end(commit=False)
     broker.flush()

@@ -107,9 +107,7 @@ def test_tables_that_would_have_a_hole_are_refused(path: Path) -> None:
     assert "DELETE FROM onceflow_progress WHERE app_id = 'orders'" in str(refused.value)
 
 
-def test_tables_of_a_database_that_is_new_to_a_pipeline_begin_now(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tables_of_a_database_that_is_new_to_a_pipeline_begin_now(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     check_landed(orders.PIPELINE, settings(f"sqlite:///{path}"), 9)
     check_landed(orders.PIPELINE, progressed(path, None), 9)
     assert ["the tables begin with micro-batch 10" in each for each in caplog.messages] == [True, True]
