@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import hypothesis
 import pytest
 
 from onceflow.signals import restore_signals
@@ -56,6 +57,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # In this process and in xdist's workers, each of which comes here: what tests start inherits it, also where the
     # tests run in the background of a shell, which ignores SIGINT and SIGQUIT there.
     restore_signals()
+    # Both are limits on wall-clock time, which a busy machine exceeds with examples that are fine.
+    hypothesis.settings.register_profile(
+        "onceflow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("onceflow")
     config.addinivalue_line(
         "markers", "daily_on_kafka: `make test` runs it on Apache Kafka too, not on our broker only"
     )

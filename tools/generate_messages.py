@@ -292,8 +292,7 @@ def merge_side(api: str, versions: list[int], side: str) -> tuple[list[MergedCla
         MergedClass(
             name=name,
             fields=tuple(
-                merge_field(name, field, fields[name][field], versions[-1])
-                for field in wire_order(orders[name])
+                merge_field(name, field, fields[name][field], versions[-1]) for field in wire_order(orders[name])
             ),
         )
         for name in wire_order(class_orders)
@@ -330,8 +329,7 @@ def renamed(cls: MergedClass, clashing: set[str], side: str) -> MergedClass:
     return MergedClass(
         name=side + cls.name if cls.name in clashing else cls.name,
         fields=tuple(
-            dataclasses.replace(f, kind=side + f.kind) if f.is_message and f.kind in clashing else f
-            for f in cls.fields
+            dataclasses.replace(f, kind=side + f.kind) if f.is_message and f.kind in clashing else f for f in cls.fields
         ),
     )
 
@@ -374,8 +372,7 @@ def title(api: str) -> str:
 
 def index_source(apis: list[Api]) -> str:
     rows = "\n".join(
-        f'    {a.key}: ApiSchema("{a.name}", "{a.request}", "{a.response}", '
-        f"{a.first}, {a.last}, {a.flexible}),"
+        f'    {a.key}: ApiSchema("{a.name}", "{a.request}", "{a.response}", {a.first}, {a.last}, {a.flexible}),'
         for a in sorted(apis, key=lambda a: a.key)
     )
     return f'''"""The messages of Kafka's protocol, one module per API, and their index by api key.

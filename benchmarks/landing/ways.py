@@ -193,6 +193,6 @@ def _tuples(frame: Any) -> list[tuple[Any, ...]]:
     """As SQLite keeps them."""
     texts = frame.selectExpr(
         *("id", "user_id", "cast(amount AS string)", "price", "note"),
-        *("date_format(at, \"yyyy-MM-dd HH:mm:ss.SSSSSSXXX\")", "cast(ok AS int)"),
+        *('date_format(at, "yyyy-MM-dd HH:mm:ss.SSSSSSXXX")', "cast(ok AS int)"),
     )
     return list(zip(*(column.to_pylist() for column in texts.toArrow().columns), strict=True))

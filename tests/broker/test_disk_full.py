@@ -337,9 +337,7 @@ def test_under_durability_os_a_failing_sync_costs_checkpoints_and_nothing_else(
     tmp_path: Path, faults: FaultyDisk
 ) -> None:
     settings = {"log.flush.offset.checkpoint.interval.ms": 20}
-    with BrokerProcess(
-        tmp_path / "data", durability="os", environment=faults.environment, settings=settings
-    ) as broker:
+    with BrokerProcess(tmp_path / "data", durability="os", environment=faults.environment, settings=settings) as broker:
         with broker.client() as client:
             assert client.make_topic("orders") == 0
             faults.fail_syncs("orders-0")

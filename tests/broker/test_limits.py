@@ -194,7 +194,7 @@ def test_a_long_poll_is_answered_when_data_arrives(client: RawClient, topic: str
 def test_a_long_poll_without_data_is_answered_in_time(client: RawClient, topic: str) -> None:
     started = time.monotonic()
     answer = client.fetch(topic, 0, max_wait_ms=200)
-    assert 0.2 <= time.monotonic() - started < SOON_S
+    assert 0.19 < time.monotonic() - started < SOON_S  # the clock of the event loop counts milliseconds
     assert (answer.error_code, values_of(answer.records)) == (0, [])
 
 

@@ -397,7 +397,8 @@ from tests.support.raw_client import RawClient
 with onceflow.Broker(data_dir={str(tmp_path / "data")!r}) as broker:
     try:
         print(broker.pid, flush=True)
-        time.sleep(600)
+        while True:
+            time.sleep(0.1)  # a signal right before a sleep does not end it
     except KeyboardInterrupt:
         with RawClient(broker.bootstrap) as client:
             print(client.make_topic("goodbye"), flush=True)
@@ -405,11 +406,14 @@ with onceflow.Broker(data_dir={str(tmp_path / "data")!r}) as broker:
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
         assert parent.stdout is not None
-        broker = psutil.Process(int(parent.stdout.readline()))
-        os.killpg(parent.pid, signal.SIGINT)
-        assert parent.stdout.read() == "0\n"
-        assert parent.wait(30) == 0
-        assert not broker.is_running()
+        try:
+            broker = psutil.Process(int(parent.stdout.readline()))
+            os.killpg(parent.pid, signal.SIGINT)
+            assert parent.stdout.read() == "0\n"
+            assert parent.wait(30) == 0
+            assert not broker.is_running()
+        finally:
+            parent.kill()
 
 
 # The pytest plugin

@@ -144,7 +144,9 @@ def test_the_password_of_the_key_comes_from_a_file_and_is_shown_nowhere(
     password = certificates.client_key_password
     store = odd_stores(tmp_path, certificates)["encrypted"]
     file = tmp_path / "server.properties"
-    file.write_text(f"# ours\nlisteners=SSL://127.0.0.1:0\nssl.keystore.location={store}\nssl.key.password={password}\n")
+    file.write_text(
+        f"# ours\nlisteners=SSL://127.0.0.1:0\nssl.keystore.location={store}\nssl.key.password={password}\n"
+    )
     command = [sys.executable, "-m", "onceflow", "broker", "--config", str(file), "--data", str(tmp_path / "data")]
     with subprocess.Popen(
         [*command, "--log-level", "debug"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -45,9 +45,7 @@ def users_in(data: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[st
     return {each["name"]: each["mechanisms"] for each in json.loads(capsys.readouterr().out)}
 
 
-def test_users_of_a_directory_come_and_go(
-    data: str, password_file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_users_of_a_directory_come_and_go(data: str, password_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["users", "add", "alice", "--data", data, "--password-file", password_file]) == 0
     assert main(["users", "add", "bob", "--data", data, "--password-file", password_file, "--mechanism",
                  "SCRAM-SHA-512", "--iterations", "4096"]) == 0  # fmt: skip

@@ -63,9 +63,7 @@ def kafka_python(broker: RunningBroker, shared: Shared) -> CoordinatedKafkaPytho
 
 @pytest.fixture(scope="session")
 def java(broker: RunningBroker, shared: Shared) -> CoordinatedJavaClient:
-    return started(
-        lambda: shared.get((broker.name, "java"), lambda: closing(CoordinatedJavaClient(broker.bootstrap)))
-    )
+    return started(lambda: shared.get((broker.name, "java"), lambda: closing(CoordinatedJavaClient(broker.bootstrap))))
 
 
 @pytest.fixture(params=[V1, V2], ids=lambda protocol: protocol.name)

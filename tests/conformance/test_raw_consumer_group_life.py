@@ -96,9 +96,7 @@ def test_who_does_not_give_back_in_time_is_gone(wire: Wire, group: str, new_topi
     other.beat_until_it_has({id: [0, 1]})
 
 
-def test_a_static_member_that_does_not_come_back_is_gone_after_its_session(
-    wire: Wire, group: str, topic: str
-) -> None:
+def test_a_static_member_that_does_not_come_back_is_gone_after_its_session(wire: Wire, group: str, topic: str) -> None:
     static = RawMember(wire, group, instance="one").join(topic)
     static.leave(-2)
     assert [member.member_epoch for member in describe_group(wire, group).members] == [-2]
@@ -233,9 +231,7 @@ def test_members_commit_and_fetch_with_their_epoch(wire: Wire, group: str, topic
     assert fetch(wire, group, topic) == (ErrorCode.NONE, 7)
 
 
-def test_an_epoch_that_the_member_does_not_have_neither_commits_nor_fetches(
-    wire: Wire, group: str, topic: str
-) -> None:
+def test_an_epoch_that_the_member_does_not_have_neither_commits_nor_fetches(wire: Wire, group: str, topic: str) -> None:
     member = RawMember(wire, group).join(topic)
     for epoch in (member.epoch - 1, member.epoch + 1):
         who = {"member_id": member.id, "generation_id_or_member_epoch": epoch}

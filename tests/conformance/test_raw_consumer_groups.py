@@ -146,9 +146,7 @@ def test_a_member_that_joins_again_is_told_what_it_has(wire: Wire, group: str, n
 
 
 @pytest.mark.parametrize("difference", [1, -1])
-def test_an_epoch_that_the_member_does_not_have_is_fenced(
-    wire: Wire, group: str, topic: str, difference: int
-) -> None:
+def test_an_epoch_that_the_member_does_not_have_is_fenced(wire: Wire, group: str, topic: str, difference: int) -> None:
     member = RawMember(wire, group).join(topic)
     answer = member.send(member_epoch=member.epoch + difference, topic_partitions=None)
     assert refusal(answer) == ErrorCode.FENCED_MEMBER_EPOCH
@@ -186,9 +184,7 @@ def test_the_epoch_before_with_partitions_that_were_never_given_is_fenced(
     assert refusal(answer) == ErrorCode.INVALID_REQUEST  # 0 is a join, and who joins has nothing
     settle(member, RawMember(wire, group).join(name))
     assert member.epoch > FIRST_EPOCH
-    answer = member.send(
-        member_epoch=member.epoch - 1, topic_partitions=[TopicPartitions(topic_id=id, partitions=[7])]
-    )
+    answer = member.send(member_epoch=member.epoch - 1, topic_partitions=[TopicPartitions(topic_id=id, partitions=[7])])
     assert refusal(answer) == ErrorCode.FENCED_MEMBER_EPOCH
 
 

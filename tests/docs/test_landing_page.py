@@ -86,9 +86,7 @@ class Guide:
 def spark(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """The session that the tests of Spark use, too, where they run in the same process."""
     folder = tmp_path_factory.mktemp("spark")
-    return started(
-        lambda: shared.only("session of Spark", "quick", lambda: spark_session(folder, QUICK_CHECKPOINTS))
-    )
+    return started(lambda: shared.only("session of Spark", "quick", lambda: spark_session(folder, QUICK_CHECKPOINTS)))
 
 
 @pytest.mark.faults

@@ -91,9 +91,7 @@ def parsed(cell: str, schema: str) -> Rows:
 
 
 @pytest.mark.parametrize("shown", SHOWN, ids=str)
-def test_each_mode_does_what_its_table_shows(
-    shown: Shown, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_mode_does_what_its_table_shows(shown: Shown, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     title, _, with_order = shown.title.partition(", ")
     rows = [cells[1:] for cells in table(title, "mode") if cells[0] == f"`{shown.mode}`"]
     before, batch, after = rows[1 if with_order else 0]

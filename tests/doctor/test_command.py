@@ -141,9 +141,7 @@ def test_the_readme_shows_what_doctor_says(run: Any, tmp_path: Path) -> None:
 
 def test_a_running_session_can_be_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     conf = SimpleNamespace(getAll=lambda: [("spark.speculation", "true"), ("spark.master", "yarn")])
-    session = SimpleNamespace(
-        version="3.5.1", sparkContext=SimpleNamespace(appName="billing", getConf=lambda: conf)
-    )
+    session = SimpleNamespace(version="3.5.1", sparkContext=SimpleNamespace(appName="billing", getConf=lambda: conf))
     report = onceflow.doctor.check_spark(session, options={"sink.format": "kafka", "checkpointLocation": "s3://c"})
     wrong = {line.check for line in report.lines if line.verdict in ("fault", "warning")}
     assert wrong == {"spark.speculation", "spark.version", "spark.sink"}

@@ -79,9 +79,7 @@ def test_a_driver_killed_next_to_its_commit_loses_and_doubles_nothing_in_any_mod
     go_on(job, was_committed=step is Step.COMMIT)
 
 
-def test_a_driver_killed_while_tasks_load_leaves_a_stage_that_the_next_one_drops(
-    place: Place, new_job: NewJob
-) -> None:
+def test_a_driver_killed_while_tasks_load_leaves_a_stage_that_the_next_one_drops(place: Place, new_job: NewJob) -> None:
     job = new_job(place, UPSERT)
     job.driver().run(0).sink.close()
     in_a_process_that_is_killed(lambda: job.driver().run(1, befall=lambda task, _: kill() if task == 1 else None))

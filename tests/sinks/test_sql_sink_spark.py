@@ -249,5 +249,3 @@ def test_a_stream_is_not_written_like_a_table_and_a_table_not_like_a_stream(land
         write(landings.frame(), **settings)
     with pytest.raises(ConfigError, match=r"SqlSink is for a streaming query.*onceflow\.sinks\.write"):
         SqlSink(**settings)(landings.spark.range(1), 0)
-
-

@@ -94,9 +94,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_table_that_does_not_fit_is_refused_and_nothing_is_created(
-    place: Place, new_job: NewJob, what: str
-) -> None:
+def test_a_table_that_does_not_fit_is_refused_and_nothing_is_created(place: Place, new_job: NewJob, what: str) -> None:
     statement, table, schema, words = REFUSED[what]
     place.execute(statement or "SELECT 1")
     job = new_job(place, Case("", [table], {"t": schema}, [{"t": [[]]}]))

@@ -78,7 +78,6 @@ CREATED_SOON = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPI
 BROKER_IS_FIXED = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG})
 
 
-
 @dataclass(frozen=True)
 class Case:
     api: int

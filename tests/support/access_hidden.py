@@ -138,9 +138,7 @@ def a_regular_expression_does_not_find_topics(world: World, mine: Place, other: 
     cases.topic(mine)
     cases.topic(other)
     world.allow(rule(mine, Operation.READ, GROUP, who), rule(mine, Operation.DESCRIBE, TOPIC, who))
-    request, version = cases.heartbeat_of_consumer_group(
-        mine, subscribed_topic_regex=f"{mine.topic}|{other.topic}"
-    )
+    request, version = cases.heartbeat_of_consumer_group(mine, subscribed_topic_regex=f"{mine.topic}|{other.topic}")
     answer = world.as_user(request, version)
     assigned: set[Any] = set()
     for _ in range(100):

@@ -322,9 +322,7 @@ def fetch_offsets(place: Place) -> tuple[Message, int]:
 
 
 def delete_offsets(place: Place) -> tuple[Message, int]:
-    named = OffsetDeleteRequestTopic(
-        name=place.topic, partitions=[OffsetDeleteRequestPartition(partition_index=0)]
-    )
+    named = OffsetDeleteRequestTopic(name=place.topic, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
     return OffsetDeleteRequest(group_id=place.group, topics=[named]), 0
 
 

@@ -51,9 +51,7 @@ class MemoryProducer:
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def send_init(self) -> Reply:
-        request = InitProducerIdRequest(
-            transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms
-        )
+        request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms)
         return self.broker.send(request, 5)
 
     def init(self) -> MemoryProducer:

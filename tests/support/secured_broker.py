@@ -1,8 +1,8 @@
 """Our broker with a listener of every kind, users, certificates, and a log that tells everything.
 
-    with SecuredBroker(folder) as broker:
-        broker.addresses["SASL_SSL"]
-        broker.client("SASL_SSL", "alice", "PLAIN")     # client settings, as of SecuredKafka
+with SecuredBroker(folder) as broker:
+    broker.addresses["SASL_SSL"]
+    broker.client("SASL_SSL", "alice", "PLAIN")     # client settings, as of SecuredKafka
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A standalone Spark cluster on this machine: a master and workers as an operator starts them, on loopback.
 
-    with StandaloneCluster(folder) as cluster:
-        with cluster.submit(script, "argument") as driver:
-            driver.wait_for("done")
+with StandaloneCluster(folder) as cluster:
+    with cluster.submit(script, "argument") as driver:
+        driver.wait_for("done")
 """
 
 from __future__ import annotations

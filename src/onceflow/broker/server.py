@@ -226,9 +226,7 @@ def _chores(node: Node, connections: set[Connection]) -> list[Awaitable[None]]:
             config["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000,
             node.transactions.abort_timed_out,
         ),
-        _every(
-            config["transaction.remove.expired.transaction.cleanup.interval.ms"] / 1000, node.transactions.expire
-        ),
+        _every(config["transaction.remove.expired.transaction.cleanup.interval.ms"] / 1000, node.transactions.expire),
         _every(config["offsets.retention.check.interval.ms"] / 1000, node.groups.expire_offsets),
         _every_async(config["log.flush.offset.checkpoint.interval.ms"] / 1000, lambda: _checkpoint(node, False)),
         _every_async(ROLL_CHECK_S, lambda: _checkpoint(node, True)),

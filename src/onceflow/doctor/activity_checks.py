@@ -79,9 +79,7 @@ def lost(cluster: ClusterFacts, case: Case) -> Iterator[Finding]:
             )
 
 
-def _places(
-    group: GroupFacts, bounds: Mapping[tuple[str, int], int], is_so: Callable[[int, int], bool]
-) -> list[str]:
+def _places(group: GroupFacts, bounds: Mapping[tuple[str, int], int], is_so: Callable[[int, int], bool]) -> list[str]:
     return [
         f"{place[0]}-{place[1]} (committed {committed}, the partition's {bounds[place]})"
         for place, committed in group.committed.items()

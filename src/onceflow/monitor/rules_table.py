@@ -138,8 +138,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         name="StaleProducerEpoch",
         severity="warning",
-        when="A producer holds a transaction open, and for %(idle)s has neither written nor spoken to its "
-        "coordinator.",
+        when="A producer holds a transaction open, and for %(idle)s has neither written nor spoken to its coordinator.",
         expression="onceflow_producer_id_age_ms / 1000 > %(idle_s)s "
         "and on (job, instance, transactional_id) onceflow_transaction_open_seconds",
         summary="{{ $labels.transactional_id }} holds a transaction open and has done nothing for {{ $value | "

@@ -103,7 +103,7 @@ def counted_rate(name: str) -> Samples:
 
 
 def timing(name: str) -> Samples:
-    return lambda view: ((((), view.snapshot.timings[name]),) if name in view.snapshot.timings else ())
+    return lambda view: (((), view.snapshot.timings[name]),) if name in view.snapshot.timings else ()
 
 
 def offset_commits(view: View) -> Iterator[Sample]:

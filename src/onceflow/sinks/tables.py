@@ -201,9 +201,7 @@ def fit(database: Database, session: Session, table: Table, columns: Sequence[Co
         _check_key(database, session, table)
 
 
-def _check_types(
-    database: Database, table: Table, columns: Sequence[Column], known: dict[str, TableColumn]
-) -> None:
+def _check_types(database: Database, table: Table, columns: Sequence[Column], known: dict[str, TableColumn]) -> None:
     for each in [*kept(table, columns), *bookkeeping(table)]:
         if each.name not in known:
             raise ConfigError(

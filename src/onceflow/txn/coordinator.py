@@ -111,9 +111,7 @@ class Coordinator:
             return None
         return current.with_partitions(partitions, version=version, now_ms=now_ms)
 
-    def verify(
-        self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
-    ) -> None:
+    def verify(self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]) -> None:
         """Raise unless these partitions are in the transaction: whoever writes to others, writes to nobody's."""
         current = self._known(transactional_id, producer_id, epoch)
         if current.state.is_prepared:

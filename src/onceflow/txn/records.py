@@ -1,7 +1,7 @@
 """The records of `__transaction_state`, in Kafka's own format: `kafka-dump-log --transaction-log-decoder` reads them.
 
-    key      int16 0, then the transactional id
-    value    int16 version (1 is written, 0 is read too), then the transaction; none for an id that was forgotten
+key      int16 0, then the transactional id
+value    int16 version (1 is written, 0 is read too), then the transaction; none for an id that was forgotten
 """
 
 from __future__ import annotations

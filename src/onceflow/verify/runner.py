@@ -55,6 +55,7 @@ LATE_S: Final = 6.0
 RECORD: Final = b",{"
 """What every record in the history of a reader begins with."""
 
+
 class Display(Protocol):
     """Who is told what goes on."""
 

@@ -29,7 +29,7 @@ class Target(Protocol):
 
     @property
     def role(self) -> str:
-        """"producer", "copier", "reader", "driver", "executor", "broker"."""
+        """ "producer", "copier", "reader", "driver", "executor", "broker"."""
 
     @property
     def name(self) -> str: ...

@@ -114,9 +114,7 @@ _REQUEST_HEADER: Final = struct.Struct(">hhih")
 _INT32: Final = struct.Struct(">i")
 
 
-def read_request_header(
-    frame: Buffer, flexible: Callable[[int, int], bool] = request_is_flexible
-) -> RequestHeader:
+def read_request_header(frame: Buffer, flexible: Callable[[int, int], bool] = request_is_flexible) -> RequestHeader:
     """The header of a request; `frame` begins after the length prefix.
 
     `flexible(api_key, version)` says which header it is. The client id has its old form in both, so that a

@@ -280,9 +280,7 @@ def _read_array(source: _Source, target: str, what: str, kind: Kind, version: in
     source.add(f"{target} = items")
 
 
-def _read_tags(
-    source: _Source, cls: type[Message], version: int, tagged: list[Field], *, counted: bool
-) -> None:
+def _read_tags(source: _Source, cls: type[Message], version: int, tagged: list[Field], *, counted: bool) -> None:
     """Reads the tagged section; if `counted`, its first byte is in `n` already."""
     if not counted:
         source.add("n = data[at]", "at += 1")
@@ -334,9 +332,7 @@ def compile_writer(cls: type[Message], version: int) -> Writer:
 
 
 def _write_run(source: _Source, run: list[Field], with_tags: bool, put: str = "put") -> None:
-    pack = struct.Struct(
-        ">" + "".join(FIXED[str(field.kind)] for field in run) + ("x" if with_tags else "")
-    ).pack
+    pack = struct.Struct(">" + "".join(FIXED[str(field.kind)] for field in run) + ("x" if with_tags else "")).pack
     values = [
         f"(ZERO_UUID if m.{field.name} is None else m.{field.name}.bytes)"
         if field.kind == "uuid"

@@ -61,9 +61,7 @@ class Field:
 
     __slots__ = ("default", "is_array", "kind", "name", "null", "tag", "versions")
 
-    def __init__(
-        self, kind: Kind | list[Any], versions: str, null: str, default: Any, tag: int | None
-    ) -> None:
+    def __init__(self, kind: Kind | list[Any], versions: str, null: str, default: Any, tag: int | None) -> None:
         self.name = ""
         self.is_array = isinstance(kind, list)
         self.kind: Kind = kind[0] if isinstance(kind, list) else kind

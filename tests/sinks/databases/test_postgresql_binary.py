@@ -138,9 +138,7 @@ def test_columns_of_every_kind_are_the_same_both_ways(server: PostgreSql, names:
 
 @given(data=st.data(), names=st.lists(st.sampled_from(sorted(CASES)), min_size=1, max_size=8))
 @settings(max_examples=15, deadline=None)
-def test_columns_in_any_order_are_the_same_both_ways(
-    server: PostgreSql, data: st.DataObject, names: list[str]
-) -> None:
+def test_columns_in_any_order_are_the_same_both_ways(server: PostgreSql, data: st.DataObject, names: list[str]) -> None:
     check_both_ways(server, stage_for(server, names), [drawn(data, names, 5)])
 
 

@@ -403,9 +403,7 @@ STEPS = (
     *("flush_one",) * 3,
     *("time", "kill", "crash", "fail_sync", "fail_write", "checkpoint"),
 )
-HISTORIES = st.lists(
-    st.tuples(st.sampled_from(STEPS), st.integers(0, 40), st.integers(0, 40)), min_size=5, max_size=60
-)
+HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 40), st.integers(0, 40)), min_size=5, max_size=60)
 
 
 def run(history: list[Step], *, fsync: bool) -> Model:

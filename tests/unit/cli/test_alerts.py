@@ -167,9 +167,7 @@ def test_who_cannot_look_says_why_and_is_exit_code_3(
 @pytest.mark.parametrize(
     ("option", "words"), [("--http", "cannot ask the page"), ("--bootstrap", "cannot reach a broker")]
 )
-def test_an_address_where_nobody_is_is_exit_code_3(
-    option: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_address_where_nobody_is_is_exit_code_3(option: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         assert main(["alerts", option, f"127.0.0.1:{holder.getsockname()[1]}"]) == 3

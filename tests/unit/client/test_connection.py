@@ -108,7 +108,7 @@ def test_silence_ends_at_the_deadline_and_closes_the_connection(broker: FakeBrok
     before = time.monotonic()
     with pytest.raises(NoAnswer, match=r"did not answer within 0\.2 s"):
         connection.ask(ListTransactionsRequest(), timeout_s=0.2)
-    assert time.monotonic() - before >= 0.2
+    assert time.monotonic() - before > 0.19
     assert not connection.is_open
     with pytest.raises(Unreachable, match="is closed"):
         connection.ask(ListTransactionsRequest())
@@ -132,7 +132,7 @@ def test_the_deadline_is_for_the_whole_answer_not_for_each_byte() -> None:
             before = time.monotonic()
             with pytest.raises(NoAnswer, match="did not answer"):
                 connection.versions()
-            assert 0.4 <= time.monotonic() - before < 30  # all of it would take 50 s
+            assert 0.39 < time.monotonic() - before < 30  # all of it would take 50 s
             over.set()
             dripping.join()
 

@@ -125,7 +125,7 @@ def test_the_deadline_of_a_tls_connection_is_for_the_whole_request_not_for_each_
         before = time.monotonic()
         with pytest.raises(NoAnswer, match=r"did not answer within 0\.5 s"):
             connection.ask(ListTransactionsRequest(state_filters=["x" * 30_000] * 1000), timeout_s=0.5)
-        assert 0.5 <= time.monotonic() - before < 8  # all of it would take 12 s
+        assert 0.49 < time.monotonic() - before < 8  # all of it would take 12 s
         assert not connection.is_open
 
 

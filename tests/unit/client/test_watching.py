@@ -149,9 +149,7 @@ class Cluster(FakeBroker):
 
 
 def _led(index: int) -> MetadataResponsePartition:
-    return MetadataResponsePartition(
-        partition_index=index, leader_id=1, replica_nodes=[1], isr_nodes=[1]
-    )
+    return MetadataResponsePartition(partition_index=index, leader_id=1, replica_nodes=[1], isr_nodes=[1])
 
 
 @pytest.fixture
@@ -249,9 +247,7 @@ def test_an_api_that_an_old_broker_lacks_is_left_out_with_a_note(broker: Cluster
         (ErrorCode.COORDINATOR_NOT_AVAILABLE, "unavailable"),
     ],
 )
-def test_a_coordinator_in_trouble_says_which(
-    broker: Cluster, watch: ClusterWatch, code: ErrorCode, state: str
-) -> None:
+def test_a_coordinator_in_trouble_says_which(broker: Cluster, watch: ClusterWatch, code: ErrorCode, state: str) -> None:
     broker.on(ListTransactionsRequest, lambda _: ListTransactionsResponse(error_code=code))
     assert [each.state for each in watch.take().coordinators] == [state, "active"]
 
@@ -349,9 +345,7 @@ def test_progress_that_cannot_be_read_is_left_out_and_the_broker_is_not(
 
 
 def transaction(state: str, epoch: int = 0, started_ms: int | None = 1, producer_id: int = 7) -> Transaction:
-    return Transaction(
-        transactional_id="t", producer_id=producer_id, epoch=epoch, state=state, started_ms=started_ms
-    )
+    return Transaction(transactional_id="t", producer_id=producer_id, epoch=epoch, state=state, started_ms=started_ms)
 
 
 def counted(*takes: Transaction, v2: bool) -> tuple[int, int]:

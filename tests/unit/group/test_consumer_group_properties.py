@@ -1,9 +1,9 @@
 """Members come, go, die and lag behind, topics change, the broker restarts: whatever happens, in any order.
 
-    always        no partition is used by two members: who is told to have one has it alone, until it reports that it
-                  has let go (or is removed)
-                  a restart finds the group as it was
-    in the end    when all members have reported for a while, all that is wanted is assigned, and evenly so
+always        no partition is used by two members: who is told to have one has it alone, until it reports that it
+              has let go (or is removed)
+              a restart finds the group as it was
+in the end    when all members have reported for a while, all that is wanted is assigned, and evenly so
 """
 
 from __future__ import annotations

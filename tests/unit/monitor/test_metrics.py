@@ -69,9 +69,7 @@ def scrape(accept: str = "") -> Scrape:
     rates = Rates()
     rates.see(everything(1000))
     rates.see(everything(3000))
-    alert = Alert(
-        rule="R", severity="critical", subject="", summary="", meaning="", action="", since_ms=0, firing=True
-    )
+    alert = Alert(rule="R", severity="critical", subject="", summary="", meaning="", action="", since_ms=0, firing=True)
     return Scrape(*exposition(everything(3000), [alert], accept, rates.minute))
 
 

@@ -87,7 +87,8 @@ def test_a_database_that_cannot_be_reached_is_an_error_of_one_sentence(url: str)
 def progressed(path: Path, batch: int | None) -> JobSettings:
     """The database knows the app, up to a micro-batch."""
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE onceflow_progress (app_id, epoch, query_id, batch_id, offsets, at_ms, details)")
+        columns = "app_id, epoch, query_id, batch_id, offsets, at_ms, details"
+        connection.execute(f"CREATE TABLE onceflow_progress ({columns})")
         query = None if batch is None else "q"
         connection.execute("INSERT INTO onceflow_progress VALUES ('orders', 3, ?, ?, '{}', 1, '{}')", [query, batch])
         connection.commit()
@@ -107,9 +108,7 @@ def test_tables_that_would_have_a_hole_are_refused(path: Path) -> None:
     assert "DELETE FROM onceflow_progress WHERE app_id = 'orders'" in str(refused.value)
 
 
-def test_tables_of_a_database_that_is_new_to_a_pipeline_begin_now(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tables_of_a_database_that_is_new_to_a_pipeline_begin_now(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     check_landed(orders.PIPELINE, settings(f"sqlite:///{path}"), 9)
     check_landed(orders.PIPELINE, progressed(path, None), 9)
     assert ["the tables begin with micro-batch 10" in each for each in caplog.messages] == [True, True]

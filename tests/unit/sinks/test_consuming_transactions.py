@@ -106,7 +106,7 @@ class Setting:
 
     @property
     def position(self) -> int:
-        return int(self._query("SELECT next_offset FROM onceflow_offsets WHERE \"partition\" = 0")[0][0])
+        return int(self._query('SELECT next_offset FROM onceflow_offsets WHERE "partition" = 0')[0][0])
 
 
 def sqlite_error(name: str) -> Exception:

@@ -106,9 +106,7 @@ class TestForms:
         assert encode(DescribeTopicPartitionsRequest(), 0) == data
         assert decode(DescribeTopicPartitionsRequest, 0, data).cursor is None
         there = bytes.fromhex("01 000007d0 01 02 74 00000005 00 00")
-        assert decode(DescribeTopicPartitionsRequest, 0, there).cursor == Cursor(
-            topic_name="t", partition_index=5
-        )
+        assert decode(DescribeTopicPartitionsRequest, 0, there).cursor == Cursor(topic_name="t", partition_index=5)
 
     def test_tagged_field_is_written_only_when_it_is_not_the_default(self) -> None:
         plain = encode(PartitionProduceResponse(), 10)
@@ -176,9 +174,7 @@ class TestVersions:
 
 class TestBuffers:
     REQUEST = ProduceRequest(
-        topic_data=[
-            TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=b"batch")])
-        ]
+        topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=b"batch")])]
     )
 
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
@@ -201,9 +197,7 @@ class TestBuffers:
 
     def test_a_view_of_wide_elements_counts_in_bytes(self) -> None:
         wide = memoryview(bytes(16)).cast("q")
-        assert encode(PartitionProduceData(records=wide), 9) == encode(
-            PartitionProduceData(records=bytes(16)), 9
-        )
+        assert encode(PartitionProduceData(records=wide), 9) == encode(PartitionProduceData(records=bytes(16)), 9)
 
     def test_bytes_fields_are_copies(self) -> None:
         data = bytearray(encode(SyncGroupRequestAssignment(member_id="m", assignment=b"abc"), 4))

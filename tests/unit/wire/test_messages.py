@@ -126,9 +126,7 @@ def random_value(field: KioField, kind: Any, rng: random.Random) -> Any:
         return random_message(kind, field.element, rng)
     match field.kafka_type:
         case "string":
-            length = (
-                rng.choice([0, 1, 5, 20]) if rng.random() < 0.97 else rng.choice([63, 64, 127, 128, 5000])
-            )
+            length = rng.choice([0, 1, 5, 20]) if rng.random() < 0.97 else rng.choice([63, 64, 127, 128, 5000])
             return "".join(rng.choices(ALPHABET, k=length))
         case "bytes" | "records":
             return rng.randbytes(rng.choice([0, 1, 126, 127, 128, 300]))
@@ -226,9 +224,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
         case 2:
             return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
         case 3:
-            huge = rng.choice(
-                [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x80\0\0\0", b"\xff\xff\xff\xfe"]
-            )
+            huge = rng.choice([b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x80\0\0\0", b"\xff\xff\xff\xfe"])
             return data[:at] + huge + data[at + len(huge) :]
         case _:
             return data[:at] + data[at + 1 :]

@@ -35,9 +35,7 @@ BATCHED_FROM_VERSION: Final = 4
 Outcome = dict[TopicPartition, ErrorCode]
 
 
-def handle(
-    node: Node, context: Context, request: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse | Deferred:
+def handle(node: Node, context: Context, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse | Deferred:
     version = context.version
     if version >= BATCHED_FROM_VERSION:
         denied = refusal(node, context, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
@@ -68,9 +66,7 @@ def _single(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction
     )
 
 
-def _add(
-    node: Node, context: Context, asked: AddPartitionsToTxnTransaction, settle: Callable[[Outcome], None]
-) -> None:
+def _add(node: Node, context: Context, asked: AddPartitionsToTxnTransaction, settle: Callable[[Outcome], None]) -> None:
     version = context.version
     partitions = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
     impossible = _impossible(node, context, asked, partitions)

@@ -77,9 +77,9 @@ class _Commit:
 
     def _denied(self) -> ErrorCode:
         node, context, request = self._node, self._context, self._request
-        return refusal(
-            node, context, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
-        ) or refusal(node, context, Operation.READ, Resource.GROUP, request.group_id)
+        return refusal(node, context, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id) or refusal(
+            node, context, Operation.READ, Resource.GROUP, request.group_id
+        )
 
     def _deny(self, error: ErrorCode) -> None:
         for topic in self._answer.topics:

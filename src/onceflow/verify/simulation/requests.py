@@ -122,9 +122,7 @@ def end(transactional_id: str, identity: Identity, *, commit: bool) -> EndTxnReq
 
 def fetch_offsets(group: str, places: Iterable[Place], *, stable: bool) -> OffsetFetchRequest:
     topics = [OffsetFetchRequestTopics(name=topic, partition_indexes=[index]) for topic, index in places]
-    return OffsetFetchRequest(
-        groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=stable
-    )
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=stable)
 
 
 def list_ends(places: Iterable[Place], isolation: int) -> ListOffsetsRequest:

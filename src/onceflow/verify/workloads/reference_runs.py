@@ -210,9 +210,7 @@ class Findings:
         }
 
 
-def judgement(
-    reference: Reference, stage: Stage, checkpoint: Path, found: FinalRead, history: History
-) -> Findings:
+def judgement(reference: Reference, stage: Stage, checkpoint: Path, found: FinalRead, history: History) -> Findings:
     log = without_prefix(offset_log(checkpoint), stage.prefix)
     ends: dict[Place, int] = {}
     for raw in found.raws:

@@ -203,9 +203,7 @@ def test_a_table_is_found_whatever_the_case_of_its_name(database: Sqlite, sessio
     ("statement", "message"),
     [("CREATE VIEW t AS SELECT 1 AS id", "is a view"), ("CREATE VIRTUAL TABLE t USING fts5(id)", "virtual table")],
 )
-def test_views_and_virtual_tables_are_refused(
-    database: Sqlite, session: Session, statement: str, message: str
-) -> None:
+def test_views_and_virtual_tables_are_refused(database: Sqlite, session: Session, statement: str, message: str) -> None:
     session.execute(statement)
     with pytest.raises(Refused, match=message):
         database.columns(session, TableName(None, "t"))

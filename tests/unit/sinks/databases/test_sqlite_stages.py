@@ -306,5 +306,3 @@ def test_a_full_disk_is_refused_and_leaves_room_for_others() -> None:
         answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert answer[0].startswith("Refused there is no room left on the disk of")
     assert answer[1:] == ["10000", "Loaded(task=1, attempt=1, rows=10000)", "shop.db"]
-
-
