@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from onceflow.sinks import landing
+from onceflow.sinks import landing, spark_rows
 from onceflow.sinks.databases.database import Again
 from onceflow.spark.listening import Step
 from onceflow.spark.problems import BatchFailed
@@ -159,6 +159,29 @@ def test_attempts_that_spark_does_not_count_are_an_error_in_the_end(place: Place
     with pytest.raises(BatchFailed, match=r"failed 3 times; nothing of it is there.*Spark does not count"):
         driver.run(1, befall=lambda task, attempt: "lost" if attempt == 1 else None)
     job.check(0)
+
+
+@pytest.mark.parametrize("said", [True, None], ids=["again", "not known"])
+def test_stage_that_spark_ran_again_makes_the_batch_run_again(
+    place: Place, new_job: NewJob, monkeypatch: pytest.MonkeyPatch, said: bool | None
+) -> None:
+    """Each attempt at a task fits what Spark counts, and still the rows of two attempts at the stage may be mixed."""
+    job = new_job(place, UPSERT)
+    answers = iter([said])
+    monkeypatch.setattr(spark_rows, "was_run_again", lambda *_: next(answers, False))
+    driver = job.driver().run(0)
+    assert [each.attempts for each in driver.results] == [2]
+    job.check(0)
+
+
+def test_stage_that_is_run_again_each_time_is_an_error_in_the_end(
+    place: Place, new_job: NewJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = new_job(place, UPSERT)
+    monkeypatch.setattr(spark_rows, "was_run_again", lambda *_: True)
+    with pytest.raises(BatchFailed, match=r"failed 2 times; nothing of it is there.*Spark has run stage 0 again"):
+        job.driver(retries=1).run(0)
+    job.check(-1)
 
 
 def test_a_task_that_fails_and_is_repeated_by_spark_costs_nothing(place: Place, new_job: NewJob) -> None:

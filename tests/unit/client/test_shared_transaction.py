@@ -12,6 +12,7 @@ from onceflow.client.connection import NoAnswer
 from onceflow.client.problems import NoBrokerReachable
 from onceflow.client.shared_transaction import (
     Fenced,
+    MustAbort,
     OutcomeUnknown,
     SharedTransaction,
     Ticket,
@@ -321,6 +322,52 @@ def test_a_commit_that_certainly_was_not_begun_is_fenced_even_if_it_was_repeated
     coordinator.script(EndTxnRequest, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED)
     with pytest.raises(Fenced):
         second.commit()
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_end_that_asks_for_an_abort_is_no_fence(second: SharedTransaction, coordinator: Coordinator, end: str) -> None:
+    coordinator.script(EndTxnRequest, ErrorCode.TRANSACTION_ABORTABLE)
+    with pytest.raises(MustAbort, match="asks to abort the transaction"):
+        getattr(second, end)()
+    second.abort()
+    assert second.ticket.epoch == 1
+
+
+def test_commit_that_may_have_been_done_is_not_called_abortable(
+    second: SharedTransaction, coordinator: Coordinator
+) -> None:
+    coordinator.script(EndTxnRequest, HangUp(), ErrorCode.TRANSACTION_ABORTABLE)
+    with pytest.raises(OutcomeUnknown):
+        second.commit()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (ErrorCode.PRODUCER_FENCED, "belongs to somebody else or is over"),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional.id.expiration.ms"),
+        (ErrorCode.UNKNOWN_PRODUCER_ID, "producer.id.expiration.ms"),
+        (ErrorCode.INVALID_TXN_STATE, "there is no transaction in which that could be done"),
+    ],
+)
+def test_each_way_for_a_transaction_to_be_over_has_a_sentence(
+    second: SharedTransaction, coordinator: Coordinator, code: ErrorCode, words: str
+) -> None:
+    coordinator.script(TxnOffsetCommitRequest, code)
+    with pytest.raises(Fenced, match=words) as refused:
+        second.commit_offsets("app", {ORDERS: 1})
+    assert refused.value.code == code
+
+
+def test_owner_that_was_refused_reclaims_the_id_as_itself(
+    broker: FakeBroker, second: SharedTransaction, coordinator: Coordinator
+) -> None:
+    assert second.reclaim().epoch == 1
+    coordinator.script(InitProducerIdRequest, ErrorCode.PRODUCER_FENCED)
+    with pytest.raises(Fenced):
+        second.reclaim()
+    asked = [(each.producer_id, each.producer_epoch) for each in broker.requests(InitProducerIdRequest)]
+    assert asked == [(-1, -1), (7, 0), (7, 1)]
 
 
 def test_other_refusals_of_a_commit_are_refusals(second: SharedTransaction, coordinator: Coordinator) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from onceflow.client.admin import TopicMissingError
 from onceflow.client.cluster import TopicPartition
@@ -21,7 +22,7 @@ from onceflow.spark import task as module
 from onceflow.spark.columns import binary_of_list
 from onceflow.spark.murmur2 import partitions_of
 from onceflow.spark.packed_rows import pack_rows
-from onceflow.spark.sequencer import Refusal, TaskReport
+from onceflow.spark.sequencer import Refusal, Run, Sequencer, TaskReport
 from onceflow.spark.task import WritePlan
 from onceflow.spark.unfit_rows import RowRefused, TooLarge, learned
 from onceflow.wire.batch import read_header
@@ -524,6 +525,9 @@ def test_the_driver_learns_the_limit_from_the_kind_of_a_failure() -> None:
         (WriteRefused("t", 0, ErrorCode.INVALID_PRODUCER_EPOCH), "fenced", "partition 0 of 't'"),
         (WriteRefused("t", 0, ErrorCode.PRODUCER_FENCED), "fenced", "partition 0 of 't'"),
         (TooLarge("a record of 9 bytes", "t", 9), "too_large t 9", "a record of 9 bytes"),
+        (WriteRefused("t", 0, ErrorCode.INVALID_PRODUCER_ID_MAPPING), "fenced", "partition 0 of 't'"),
+        (WriteRefused("t", 0, ErrorCode.UNKNOWN_PRODUCER_ID), "fenced", "partition 0 of 't'"),
+        (WriteRefused("t", 0, ErrorCode.TRANSACTION_ABORTABLE), "transaction", "asks to abort the transaction"),
         (WriteRefused("t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED), "refused", "WRITE on topic 't'"),
         (RowRefused("no topic"), "refused", "no topic"),
         (TopicMissingError("there is no topic"), "refused", "there is no topic"),
@@ -537,3 +541,40 @@ def test_a_failure_is_told_by_kind_and_with_a_sentence(problem: Exception, kind:
     told, sentence = module._explained(problem)
     assert told == kind
     assert words in sentence
+
+
+class Context:
+    """What a task of Spark's knows about itself."""
+
+    def partitionId(self) -> int:  # noqa: N802 - the names are Spark's
+        return 3
+
+    def taskAttemptId(self) -> int:  # noqa: N802
+        return 44
+
+    def stageId(self) -> int:  # noqa: N802
+        return 7
+
+
+def test_task_of_a_stage_that_is_run_again_does_not_read_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver knows by the stage which a task is part of."""
+    asked: list[int] = []
+
+    def newest(stage: int) -> int:
+        asked.append(stage)
+        return 1
+
+    def never() -> Iterator[pa.RecordBatch]:
+        raise AssertionError("it reads")
+        yield
+
+    monkeypatch.setattr(TaskContext, "get", classmethod(lambda _: Context()))
+    run = Run(prepare=lambda _: None, patience_s=5, stage_attempt=newest)
+    sequencer = Sequencer("127.0.0.1")
+    try:
+        with pytest.raises(Refusal, match="Spark runs stage 7 again"):
+            list(module.task_writer(plan(door=sequencer.open(run)))(never()))
+    finally:
+        sequencer.close()
+    assert asked == [7]
+    assert run.failure is not None
