@@ -18,7 +18,7 @@ from onceflow.verify import display as displays
 from onceflow.verify import runner
 from onceflow.verify.brokers import ControlledBrokers, EmbeddedBrokers, GivenBrokers
 from onceflow.verify.history import History
-from onceflow.verify.nemesis import KINDS, UNGUARDED
+from onceflow.verify.nemesis import KINDS, ON_REQUEST
 from onceflow.verify.runner import Display, RunSettings
 from onceflow.verify.verdict import Anomaly, Verdict
 from tests.unit.verify.sample_run import SampleRun
@@ -329,7 +329,7 @@ def test_list_faults_names_every_kind(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(kind in out and words in out for kind, words in KINDS.items())
     assert main(["verify", "--list-faults", "--json"]) == 0
     listed = {kind for group in json.loads(capsys.readouterr().out).values() for kind in group}
-    assert listed == {*KINDS, *UNGUARDED}
+    assert listed == {*KINDS, *ON_REQUEST}
 
 
 # What is seen meanwhile
