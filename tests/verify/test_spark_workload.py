@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,13 +20,15 @@ from onceflow.spark import BatchFailed, CommitUnknown, TakenOver
 from onceflow.spark.listening import Step
 from onceflow.verify.brokers import EmbeddedBrokers
 from onceflow.verify.history import History, Operation, Outcome, Recorder
-from onceflow.verify.nemesis import KINDS, Pace, plan
+from onceflow.verify.nemesis import JOB, KINDS, Pace, plan
 from onceflow.verify.programs.spark_driver import Chronicle
 from onceflow.verify.runner import RunSettings, run
 from onceflow.verify.workers import Worker
 from onceflow.verify.workloads import spark as workload
 from onceflow.verify.workloads.executors import BACKEND, Executor, _family, executors_of
 from tests.support.brokers import started
+from tests.support.defective_driver import DEFECT_VARIABLE
+from tests.support.defects.stream import DEFECTS
 from tests.support.spark_jvm import write_settings
 from tests.support.waiting import eventually
 
@@ -67,6 +70,66 @@ def test_a_spark_job_under_faults_is_clean(tmp_path: Path, monkeypatch: pytest.M
     assert len(drivers) >= 2, "a successor has gone on"
     assert sum(each.topic.endswith("output") for each in history.final) > 100
     assert any(each.record.n for each in history.final), "there is state"
+
+
+def seed_of_both_faults_of_the_job() -> int:
+    for seed in itertools.count():
+        first = itertools.islice(plan(seed, (), JOB, PACE), len(JOB))
+        if {each.kind for each in first} == JOB.keys():
+            return seed
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_a_spark_job_with_an_older_checkpoint_and_a_recreated_topic_is_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = started(lambda: write_settings(tmp_path / "settings"))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {shlex.quote(str(settings))} pyspark-shell")
+    verdict, history = run(
+        RunSettings(
+            workload="spark",
+            seed=seed_of_both_faults_of_the_job(),
+            faults=len(JOB),
+            folder=tmp_path,
+            brokers=EmbeddedBrokers(tmp_path / "broker"),
+            kinds=frozenset(JOB),
+            pace=PACE,
+        )
+    )
+    assert verdict.is_clean, verdict.to_json()
+    assert {each.asked["kind"] for each in verdict.faults} == JOB.keys()
+    assert all(each.told["hit"].endswith("was refused") for each in verdict.faults), verdict.to_json()
+    arrived = {each.record.id for each in history.final if each.topic.endswith("output")}
+    refilled = {each.record.id for each in history.final if "recreated" in each.topic}
+    assert refilled, "the final read has the topic that was created anew"
+    assert refilled <= arrived
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_with_batches_skipped_by_their_number_alone_an_older_checkpoint_loses_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = started(lambda: write_settings(tmp_path / "settings"))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {shlex.quote(str(settings))} pyspark-shell")
+    monkeypatch.setenv(DEFECT_VARIABLE, "skipped by number alone")
+    monkeypatch.setattr(workload, "PROGRAM", "tests.support.defective_driver")
+    verdict, _ = run(
+        RunSettings(
+            workload="spark",
+            seed=1,
+            faults=1,
+            folder=tmp_path,
+            brokers=EmbeddedBrokers(tmp_path / "broker"),
+            kinds=frozenset({"older checkpoint"}),
+            pace=PACE,
+        )
+    )
+    [fault] = verdict.faults
+    assert fault.told["hit"].endswith("went on with it")
+    assert DEFECTS["skipped by number alone"].anomaly in {each.name for each in verdict.anomalies}, verdict.to_json()
 
 
 # --- what is said in the history
