@@ -29,6 +29,8 @@ __all__ = ["STRIKES", "Hit", "Strike", "Trouble", "api_name"]
 
 REQUEST: Final = "request"
 ANSWER: Final = "answer"
+EMPTY_AFTER_S: Final = 0.1
+"""A broker gives an answer without records when it has waited in vain; whoever gets one asks again at once."""
 STRIKES: Final = {
     "lost request": (REQUEST, Fate.SWALLOW),
     "lost answer": (ANSWER, Fate.SWALLOW),
@@ -188,5 +190,5 @@ class Trouble:
             delay_s = self._delays_s.get(node, self._delays_s.get(None, 0.0))
             is_emptied = self._emptied is None or node in self._emptied
         if is_emptied and way == ANSWER and frame.api_key == FETCH:
-            return Action(Fate.EMPTY, delay_s)
+            return Action(Fate.EMPTY, max(delay_s, EMPTY_AFTER_S))
         return Action(Fate.PASS, delay_s) if delay_s else PASS
