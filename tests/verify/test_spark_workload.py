@@ -27,12 +27,13 @@ from onceflow.verify.workers import Worker
 from onceflow.verify.workloads import spark as workload
 from onceflow.verify.workloads.executors import BACKEND, Executor, _family, executors_of
 from tests.support.brokers import started
-from tests.support.defective_driver import DEFECT_VARIABLE
 from tests.support.defects.stream import DEFECTS
-from tests.support.spark_jvm import write_settings
+from tests.support.spark_jvm import ROOT, write_settings
 from tests.support.waiting import eventually
 
 FAULTS = 4
+DEFECTIVE_PYTHON = ROOT / "tests" / "support" / "defective_python"
+DEFECT_VARIABLE = "ONCEFLOW_TESTS_DEFECT"
 PACE = Pace(gap_s=(2.0, 4.0))
 
 
@@ -109,13 +110,16 @@ def test_a_spark_job_with_an_older_checkpoint_and_a_recreated_topic_is_clean(
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-def test_with_batches_skipped_by_their_number_alone_an_older_checkpoint_loses_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "defect"), [("older checkpoint", "skipped by number alone"), ("recreated topic", "topic ids ignored")]
+)
+def test_the_verdict_names_what_a_defect_does_to_a_spark_job(
+    kind: str, defect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = started(lambda: write_settings(tmp_path / "settings"))
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {shlex.quote(str(settings))} pyspark-shell")
-    monkeypatch.setenv(DEFECT_VARIABLE, "skipped by number alone")
-    monkeypatch.setattr(workload, "PROGRAM", "tests.support.defective_driver")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DEFECTIVE_PYTHON), str(ROOT)]))
+    monkeypatch.setenv(DEFECT_VARIABLE, defect)
     verdict, _ = run(
         RunSettings(
             workload="spark",
@@ -123,13 +127,13 @@ def test_with_batches_skipped_by_their_number_alone_an_older_checkpoint_loses_re
             faults=1,
             folder=tmp_path,
             brokers=EmbeddedBrokers(tmp_path / "broker"),
-            kinds=frozenset({"older checkpoint"}),
+            kinds=frozenset({kind}),
             pace=PACE,
         )
     )
-    [fault] = verdict.faults
-    assert fault.told["hit"].endswith("went on with it")
-    assert DEFECTS["skipped by number alone"].anomaly in {each.name for each in verdict.anomalies}, verdict.to_json()
+    assert [each.asked["kind"] for each in verdict.faults] == [kind]
+    assert "went on" in verdict.faults[0].told["hit"]
+    assert DEFECTS[defect].anomaly in {each.name for each in verdict.anomalies}, verdict.to_json()
 
 
 # --- what is said in the history

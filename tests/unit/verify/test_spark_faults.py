@@ -122,6 +122,15 @@ def test_when_the_older_checkpoint_was_refused_the_newest_comes_back(driver: Som
     assert names(checkpoint.parent) == ["checkpoint", "driver.log"]
 
 
+def test_a_job_without_a_commit_has_no_older_checkpoint_yet(driver: SomeDriver, tmp_path: Path) -> None:
+    fault = OlderCheckpoint(cast(Worker, driver), tmp_path / "checkpoint")
+    assert not fault.step()
+    commit(tmp_path / "checkpoint", 0)
+    assert not fault.step()
+    assert last_batch(tmp_path / "checkpoint-older") == 0
+    fault.end()
+
+
 def test_another_error_is_no_refusal(driver: SomeDriver, checkpoint: Path) -> None:
     fault = restored(driver, checkpoint)
     driver.says("driver.2: the query has failed: the broker is away")

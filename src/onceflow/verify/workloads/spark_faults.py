@@ -116,6 +116,8 @@ class OlderCheckpoint(_Fault):
             shutil.rmtree(older, ignore_errors=True)
 
     def _steps_with(self, older: Path, newest: Path) -> Steps:
+        while last_batch(self._checkpoint) < 0:
+            yield
         back_up(self._checkpoint, older)
         while last_batch(self._checkpoint) < last_batch(older) + BATCHES_BEHIND:
             yield
