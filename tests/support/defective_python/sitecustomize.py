@@ -8,9 +8,10 @@ import os
 import sys
 
 VARIABLE = "ONCEFLOW_TESTS_DEFECT"
-PROGRAMS = ("onceflow.verify.programs.spark_driver", "pyspark.daemon")
+PROGRAMS = ("onceflow.verify.programs.spark_driver", "pyspark.")
+"""What their modules begin with, which `python -m` runs."""
 
-if VARIABLE in os.environ and any(each in sys.orig_argv for each in PROGRAMS):
+if VARIABLE in os.environ and any(each.startswith(PROGRAMS) for each in sys.orig_argv):
     import pytest
     from tests.support.defects.stream import DEFECTS
 
