@@ -21,7 +21,7 @@ from onceflow.cli.verify_options import WORKLOADS
 from onceflow.client.admin import Admin
 from onceflow.client.settings import ClientSettings
 from onceflow.verify import report
-from onceflow.verify.nemesis import DISK, NETWORK, PROCESS
+from onceflow.verify.nemesis import DISK, JOB, NETWORK, PROCESS
 from onceflow.verify.stage import Workload
 from tests.support.readers import committed
 from tests.support.waiting import eventually
@@ -53,7 +53,7 @@ def test_the_anomalies_are_those_of_the_code() -> None:
 
 
 def test_the_faults_are_those_of_the_code() -> None:
-    groups = {"processes": PROCESS, "the network": NETWORK, "our broker's disk": DISK}
+    groups = {"processes": PROCESS, "the network": NETWORK, "our broker's disk": DISK, "the Spark job": JOB}
     assert rows("Faults") == [[kind, of, words] for of, kinds in groups.items() for kind, words in kinds.items()]
 
 
@@ -75,7 +75,7 @@ def test_every_command_line_is_understood(tmp_path: Path, monkeypatch: pytest.Mo
     """As far as the options go: with the flag that only lists faults, nothing is started."""
     monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^onceflow verify (?:.*\\\n)*.*$", PAGE, flags=re.MULTILINE)
-    assert len(lines) == 8
+    assert len(lines) == 9
     for line in lines:
         words = shlex.split(line.replace("\\\n", " "))
         assert main([*words[1:], "--list-faults"]) == 0, line

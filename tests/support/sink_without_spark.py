@@ -170,7 +170,7 @@ class Driver(SinkListener):
         self, job: Job, process: str, pauses_before: Step | None, after_first_step: Callable[[], None]
     ) -> None:
         self._job = job
-        self._process = process
+        self.process = process
         self._pauses_before = pauses_before
         self._after_first_step = after_first_step
         self._paused, self._awake = threading.Event(), threading.Event()
@@ -198,21 +198,26 @@ class Driver(SinkListener):
         """These micro-batches, until one fails: then `problem` says why."""
         try:
             for number in batches:
-                batch = self._job.micro_batch(number, run_id=self._process)
-                records = self._job.records(number, self._chronicle.transaction(number))
-                frame = Frame(batch, [records[task::TASKS] for task in range(TASKS)], trouble)
-                with self._chronicle.of(batch.ends):
-                    self.sink(frame, number)
+                batch = self._job.micro_batch(number, run_id=self.process)
+                self.write(batch, self._job.records(number), trouble)
         except Exception as problem:
             self.problem = problem
         return self
 
+    def write(self, batch: MicroBatch, inputs: list[Record], trouble: Trouble = lambda *_: None) -> None:
+        """A micro-batch that copies these."""
+        name = self._chronicle.transaction(batch.batch_id)
+        records = [each._replace(transaction=name) for each in inputs]
+        frame = Frame(batch, [records[task::TASKS] for task in range(TASKS)], trouble)
+        with self._chronicle.of(batch.ends):
+            self.sink(frame, batch.batch_id)
+
     def start(self, *batches: int) -> None:
-        self._thread = threading.Thread(target=self.run, args=batches, name=self._process)
+        self._thread = threading.Thread(target=self.run, args=batches, name=self.process)
         self._thread.start()
 
     def await_pause(self) -> None:
-        assert self._paused.wait(20), f"{self._process} did not come to {self._pauses_before}: {self.problem}"
+        assert self._paused.wait(20), f"{self.process} did not come to {self._pauses_before}: {self.problem}"
 
     def go_on(self) -> None:
         """To its end."""
@@ -225,7 +230,7 @@ class Driver(SinkListener):
 
 
 class Job:
-    def __init__(self, bootstrap: str, name: str, folder: Path) -> None:
+    def __init__(self, bootstrap: str, name: str, folder: Path, inputs: int = BATCHES * PER_BATCH) -> None:
         self.app_id = f"{name}-app"
         self._settings = ClientSettings(bootstrap=bootstrap)
         self._source, self._target = f"{name}-input", f"{name}-output"
@@ -233,20 +238,32 @@ class Job:
         self._zero = time.monotonic()
         self._drivers: list[Driver] = []
         self._topics = {self._source: 1, self._target: 2}
-        self._inputs = [Record(id=f"i{number}", key=f"k{number % 4}") for number in range(BATCHES * PER_BATCH)]
+        self._inputs: list[Record] = []
+        self._producer = self.recorder("producer.1")
         for topic, partitions in self._topics.items():
             Admin(self._settings).create(topic, partitions=partitions)
-        self._write_input()
+        self.feed(inputs)
 
-    def _write_input(self) -> None:
-        recorder = self.recorder("producer.1")
-        op = recorder.begin("write", transaction=None, records=[[self._source, 0, each.id] for each in self._inputs])
+    def feed(self, count: int) -> None:
+        """So many records more, for the history, too."""
+        numbers = range(len(self._inputs), len(self._inputs) + count)
+        new = [Record(id=f"i{number}", key=f"k{number % 4}") for number in numbers]
+        self._inputs += new
+        op = self._producer.begin("write", transaction=None, records=[[self._source, 0, each.id] for each in new])
+        offsets = self.produce([each.to_bytes() for each in new])
+        written = [[self._source, 0, at, each.id] for at, each in zip(offsets, new, strict=True)]
+        self._producer.end(op, Outcome.OK, written=written)
+
+    def produce(self, values: list[bytes]) -> list[int]:
+        """To the source topic; the offsets."""
+        offsets: list[int] = []
         producer = Producer({"bootstrap.servers": self._settings.bootstrap, "enable.idempotence": True, "log_level": 0})
-        for each in self._inputs:
-            producer.produce(self._source, each.to_bytes(), key=each.key, partition=0)
+        for value in values:
+            producer.produce(
+                self._source, value, partition=0, on_delivery=lambda _, message: offsets.append(message.offset())
+            )
         assert producer.flush(20) == 0
-        written = [[self._source, 0, at, each.id] for at, each in enumerate(self._inputs)]
-        recorder.end(op, Outcome.OK, written=written)
+        return offsets
 
     def driver(
         self,
@@ -274,10 +291,9 @@ class Job:
         sources = (SourceOffsets(start=start, end=end),)
         return MicroBatch(query_id="query", run_id=run_id, batch_id=number, entry=f"entry {number}", sources=sources)
 
-    def records(self, number: int, transaction: str) -> list[Record]:
-        """The outputs of a micro-batch."""
-        inputs = self._inputs[PER_BATCH * number : PER_BATCH * (number + 1)]
-        return [each._replace(transaction=transaction) for each in inputs]
+    def records(self, number: int) -> list[Record]:
+        """What a micro-batch reads."""
+        return self._inputs[PER_BATCH * number : PER_BATCH * (number + 1)]
 
     def recorder(self, process: str) -> Recorder:
         return Recorder(self._folder / f"{process}.jsonl", process, self._zero)

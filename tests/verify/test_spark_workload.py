@@ -20,17 +20,20 @@ from onceflow.spark import BatchFailed, CommitUnknown, TakenOver
 from onceflow.spark.listening import Step
 from onceflow.verify.brokers import EmbeddedBrokers
 from onceflow.verify.history import History, Operation, Outcome, Recorder
-from onceflow.verify.nemesis import KINDS, Pace, plan
+from onceflow.verify.nemesis import JOB, KINDS, Pace, plan
 from onceflow.verify.programs.spark_driver import Chronicle
 from onceflow.verify.runner import RunSettings, run
 from onceflow.verify.workers import Worker
 from onceflow.verify.workloads import spark as workload
 from onceflow.verify.workloads.executors import BACKEND, Executor, _family, executors_of
 from tests.support.brokers import started
-from tests.support.spark_jvm import write_settings
+from tests.support.defects.stream import DEFECTS
+from tests.support.spark_jvm import ROOT, write_settings
 from tests.support.waiting import eventually
 
 FAULTS = 4
+DEFECTIVE_PYTHON = ROOT / "tests" / "support" / "defective_python"
+DEFECT_VARIABLE = "ONCEFLOW_TESTS_DEFECT"
 PACE = Pace(gap_s=(2.0, 4.0))
 
 
@@ -68,6 +71,69 @@ def test_a_spark_job_under_faults_is_clean(tmp_path: Path, monkeypatch: pytest.M
     assert len(drivers) >= 2, "a successor has gone on"
     assert sum(each.topic.endswith("output") for each in history.final) > 100
     assert any(each.record.n for each in history.final), "there is state"
+
+
+def seed_of_both_faults_of_the_job() -> int:
+    for seed in itertools.count():
+        first = itertools.islice(plan(seed, (), JOB, PACE), len(JOB))
+        if {each.kind for each in first} == JOB.keys():
+            return seed
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_a_spark_job_with_an_older_checkpoint_and_a_recreated_topic_is_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = started(lambda: write_settings(tmp_path / "settings"))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {shlex.quote(str(settings))} pyspark-shell")
+    verdict, history = run(
+        RunSettings(
+            workload="spark",
+            seed=seed_of_both_faults_of_the_job(),
+            faults=len(JOB),
+            folder=tmp_path,
+            brokers=EmbeddedBrokers(tmp_path / "broker"),
+            kinds=frozenset(JOB),
+            pace=PACE,
+        )
+    )
+    assert verdict.is_clean, verdict.to_json()
+    assert {each.asked["kind"] for each in verdict.faults} == JOB.keys()
+    assert all(each.told["hit"].endswith("was refused") for each in verdict.faults), verdict.to_json()
+    arrived = {each.record.id for each in history.final if each.topic.endswith("output")}
+    refilled = {each.record.id for each in history.final if "recreated" in each.topic}
+    assert refilled, "the final read has the topic that was created anew"
+    assert refilled <= arrived
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("kind", "defect"), [("older checkpoint", "skipped by number alone"), ("recreated topic", "topic ids ignored")]
+)
+def test_the_verdict_names_what_a_defect_does_to_a_spark_job(
+    kind: str, defect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = started(lambda: write_settings(tmp_path / "settings"))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {shlex.quote(str(settings))} pyspark-shell")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DEFECTIVE_PYTHON), str(ROOT)]))
+    monkeypatch.setenv(DEFECT_VARIABLE, defect)
+    verdict, _ = run(
+        RunSettings(
+            workload="spark",
+            seed=1,
+            faults=1,
+            folder=tmp_path,
+            brokers=EmbeddedBrokers(tmp_path / "broker"),
+            kinds=frozenset({kind}),
+            pace=PACE,
+        )
+    )
+    assert [each.asked["kind"] for each in verdict.faults] == [kind]
+    assert "went on" in verdict.faults[0].told["hit"]
+    assert DEFECTS[defect].anomaly in {each.name for each in verdict.anomalies}, verdict.to_json()
 
 
 # --- what is said in the history

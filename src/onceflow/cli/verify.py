@@ -48,9 +48,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _list_faults(*, as_json: bool) -> int:
     from onceflow.cli.output import new_table, print_json, print_table
-    from onceflow.verify.nemesis import DISK, NETWORK, PROCESS, UNGUARDED
+    from onceflow.verify.nemesis import DISK, JOB, NETWORK, PROCESS, UNGUARDED
 
-    groups = {"processes": PROCESS, "network": NETWORK, "our broker's disk": DISK, "only with --only": UNGUARDED}
+    groups = {
+        "processes": PROCESS,
+        "network": NETWORK,
+        "our broker's disk": DISK,
+        "only with --only": UNGUARDED,
+        "spark, only with --only": JOB,
+    }
     if as_json:
         return print_json(groups)
     table = new_table("kind", of="left", what_happens="left")

@@ -134,12 +134,12 @@ def _positive(text: str) -> float:
 
 
 def _kinds(text: str) -> frozenset[str]:
-    from onceflow.verify.nemesis import KINDS, UNGUARDED
+    from onceflow.verify.nemesis import KINDS, ON_REQUEST
 
     kinds = [each.strip() for each in text.split(",")]
     for kind in kinds:
-        if kind not in (*KINDS, *UNGUARDED):
-            near = difflib.get_close_matches(kind, KINDS, n=1)
+        if kind not in (*KINDS, *ON_REQUEST):
+            near = difflib.get_close_matches(kind, (*KINDS, *ON_REQUEST), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(KINDS)}"
             raise argparse.ArgumentTypeError(f"{kind!r} is not a kind of fault{hint}")
     return frozenset(kinds)
@@ -211,10 +211,12 @@ def _check_simulation(args: argparse.Namespace) -> None:
 
 def _check_kinds(args: argparse.Namespace) -> None:
     """At least one of the kinds that were asked for must be possible, or the run would wait for faults for ever."""
-    from onceflow.verify.nemesis import DISK, NETWORK
+    from onceflow.verify.nemesis import DISK, JOB, NETWORK
 
     if args.only is None:
         return
+    if (job := sorted(args.only & JOB.keys())) and args.workload != "spark" and ":" not in args.workload:
+        raise ConfigError(f"{job[0]!r} befalls the Spark job of the workload spark: {args.workload} has no such fault")
     if args.bootstrap is not None and args.only <= DISK.keys():
         raise ConfigError("faults of the disk are made in our own broker only: leave out --bootstrap, or choose others")
     security = dict(args.client_config).get("security.protocol", "").upper()

@@ -6,9 +6,10 @@ A `Plan` is asked about every frame that passes a proxy and names its `Fate`:
     SWALLOW    drop it and cut the connection: a request that never arrived, an acknowledgement that was lost
     TEAR       forward the first half of it, then cut the connection
     LATE       cut the client's connection at once, and deliver the request to the broker `delay_s` later: the client
-    has
-               tried again by then, and the broker gets the older request after the newer one. What the broker answers
-               is thrown away. Only for requests: to a response it is the same as SWALLOW
+               has tried again by then, and the broker gets the older request after the newer one. What the broker
+               answers is thrown away. Only for requests: to a response it is the same as SWALLOW
+    EMPTY      forward the answer to a Fetch without its records, and with everything else that it says: so a broker
+               with tiered storage answers while a remote read is slow. To any other frame it is the same as PASS
     delayed    any of the first three, after a while; what follows on the same way waits behind it, as with TCP
 """
 
@@ -22,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 __all__ = ["PASS", "Action", "Fate", "Frame", "Hooks", "Plan", "RandomFaults"]
 
-PRODUCE = 0  # the api key
+PRODUCE, FETCH = 0, 1  # api keys
 
 
 class Fate(enum.Enum):
@@ -32,6 +33,7 @@ class Fate(enum.Enum):
     SWALLOW = "swallow"
     TEAR = "tear"
     LATE = "late"
+    EMPTY = "empty"
 
 
 class Action(NamedTuple):

@@ -3,13 +3,14 @@
 The fault that decides about exactly-once is the lost acknowledgement: the broker appended, the client
 never hears of it and sends again. A cable cannot be asked to do that at the right moment, so this proxy
 reads along: it knows where each request and each response begins and ends, and which response answers a
-Produce. It rewrites nothing, unless it was given a function for that (`rewrite`).
+Produce. It rewrites nothing, unless it was given a function for that (`rewrite`), or a plan asks for it.
 
     client  --- request --->   [plan.request]   --->  broker
     client  <-- response ---   [plan.response]  <---  broker
 
-For each frame a `Plan` names its `Fate` (`verify.fates`): it is passed, swallowed, torn, delayed, or
-delivered late. A cut closes both sides. Whatever the broker had already received it may well execute.
+For each frame a `Plan` names its `Fate` (`verify.fates`): it is passed, swallowed, torn, delayed,
+delivered late, or emptied of its records. A cut closes both sides. Whatever the broker had already
+received it may well execute.
 
 All connections together can be cut (`cut_all`), refused (`refuse`: those there are, and new ones) and
 frozen (`freeze`: frames are neither passed nor refused, and nobody is told; what is on its way by then
@@ -44,6 +45,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from onceflow.errors import MalformedMessage
 from onceflow.verify.fates import PASS, Action, Fate, Frame, Hooks, Plan, RandomFaults
+from onceflow.verify.rewriting import without_records
 
 __all__ = ["Action", "Counters", "Fate", "Frame", "Hooks", "LossyProxy", "PASS", "Plan", "RandomFaults", "Rewrite"]
 
@@ -80,6 +82,8 @@ class Counters:
     """Those of them that it answered, to nobody."""
     responses_swallowed: int = 0
     responses_torn: int = 0
+    responses_emptied: int = 0
+    """Responses to a Fetch whose records were left out."""
     delayed: int = 0
     cut_by_hand: int = 0
     """Connections cut by `cut_all`."""
@@ -399,12 +403,15 @@ class _Link:
         action = self._proxy.plan.response(frame)
         if action.fate is Fate.LATE:  # there is no way left on which it could still arrive
             action = action._replace(fate=Fate.SWALLOW)
-        return _Judged(action, tally, lambda: self._rewritten(frame, data))
+        return _Judged(action, tally, lambda: self._rewritten(frame, data, action.fate))
 
-    def _rewritten(self, frame: Frame, data: bytes) -> bytes:
-        if self._proxy.rewrite is None:
-            return data
-        response = self._proxy.rewrite(frame, data[4:])
+    def _rewritten(self, frame: Frame, data: bytes, fate: Fate) -> bytes:
+        response = data[4:]
+        if fate is Fate.EMPTY:
+            response = without_records(frame, response)
+            self._proxy.counters.responses_emptied += len(response) < len(data) - 4
+        if self._proxy.rewrite is not None:
+            response = self._proxy.rewrite(frame, response)
         return struct.pack(">i", len(response)) + response
 
     def _frame(self, key: int, version: int, correlation_id: int, data: bytes) -> Frame:

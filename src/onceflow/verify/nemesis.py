@@ -18,10 +18,22 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from onceflow.verify.history import Outcome, Recorder
-from onceflow.verify.stage import Disk, Pace, Target
+from onceflow.verify.stage import Disk, JobFault, Pace, Target
 from onceflow.verify.workers import Worker, Workers
 
-__all__ = ["DISK", "KINDS", "NETWORK", "PROCESS", "UNGUARDED", "Nemesis", "Pace", "Planned", "plan"]
+__all__ = [
+    "DISK",
+    "JOB",
+    "KINDS",
+    "NETWORK",
+    "ON_REQUEST",
+    "PROCESS",
+    "UNGUARDED",
+    "Nemesis",
+    "Pace",
+    "Planned",
+    "plan",
+]
 
 PROCESS: Final = {
     "kill": "kill -9; whoever is in charge starts it again",
@@ -39,6 +51,7 @@ NETWORK: Final = {
     "torn request": "half of a request arrives",
     "torn answer": "half of an answer arrives",
     "late request": "the connection is cut, and the request arrives afterwards, when the client has long tried again",
+    "empty answers": "every Fetch is answered without records for a while, as by tiered storage whose reads are slow",
 }
 DISK: Final = {
     "disk full": "no write finds room for a while",
@@ -50,6 +63,15 @@ UNGUARDED: Final = {
     "transactions, in which nothing tells one transaction from the next: Kafka's known hole, closed by KIP-890",
 }
 """Only if asked for by name: it finds what is known, on any broker."""
+JOB: Final = {
+    "older checkpoint": "the checkpoint of a Spark job is replaced by an older copy; when the sink has refused it, the "
+    "newest one comes back",
+    "recreated topic": "a topic that a Spark job reads is deleted and created again, longer than before; when the "
+    "source has refused it, the job goes on with failOnDataLoss=false",
+}
+"""Only if asked for by name, and only of workloads that can do it (`stage.HasJobFaults`): each takes several starts of
+the job."""
+ON_REQUEST: Final = {**UNGUARDED, **JOB}
 KINDS: Final = {**PROCESS, **NETWORK, **DISK}
 
 # From these versions on a producer has a new epoch in each transaction, so that a late request is told from one of now.
@@ -77,6 +99,8 @@ FRAME_WAIT_S: Final = 3.0
 """How long a fault waits for a request of its kind."""
 DELAY_SHARE: Final = 10
 """While frames are delayed, each waits for this part of the fault's time."""
+JOB_S: Final = 300.0
+"""How long a fault of a job may take. A driver of Spark needs half a minute to start on a busy machine."""
 TOGETHER_MAX: Final = 3
 """Faults at the same time."""
 
@@ -86,7 +110,7 @@ class Planned:
     after_s: float
     kind: str
     role: str
-    """Of a process; "network" or "disk"."""
+    """Of a process; "network", "disk" or "job"."""
     pick: float
     """Which one of those that run, as a share of their number."""
     lasting_s: float
@@ -100,7 +124,8 @@ def plan(seed: int, roles: Collection[str], kinds: Collection[str], pace: Pace) 
     options = [(kind, role) for kind in PROCESS if kind in kinds for role in roles if _fits(kind, role)]
     network = [(kind, "network") for kind in (*NETWORK, *UNGUARDED) if kind in kinds]
     disk = [(kind, "disk") for kind in DISK if kind in kinds]
-    groups = [(group, weight) for group, weight in ((options, 5), (network, 4), (disk, 1)) if group]
+    job = [(kind, "job") for kind in JOB if kind in kinds]
+    groups = [(group, weight) for group, weight in ((options, 5), (network, 4), (disk, 1), (job, 1)) if group]
     while groups:
         [group] = chance.choices([each for each, _ in groups], [weight for _, weight in groups])
         kind, role = chance.choice(group)
@@ -153,6 +178,13 @@ class Network(Protocol):
     def refuse(self) -> None:
         """Connections are cut and new ones closed, until `heal`."""
 
+    def empty(self) -> None:
+        """Every Fetch is answered without records, until `heal`."""
+
+    @property
+    def emptied(self) -> int:
+        """How many answers have lost records so far."""
+
     def heal(self) -> None: ...
 
 
@@ -184,6 +216,8 @@ class Nemesis:
     disk: Disk | None
     tell: Callable[[str], None]
     taken_over_s: float = Pace.taken_over_s
+    job: Callable[[str], JobFault] | None = None
+    """Makes a fault of this kind (`JOB`) for the workload's job."""
     struck: int = 0
     _going: list[_Going] = field(default_factory=list)
     _next: Planned | None = None
@@ -225,8 +259,8 @@ class Nemesis:
             self.tell(f"{going.words}{f': {hit}' if hit else ''}")
 
     def _strike(self, planned: Planned) -> None:
-        begin = {"network": self._strike_network, "disk": self._strike_disk}.get(planned.role, self._strike_process)
-        begin(planned)
+        begin = {"network": self._strike_network, "disk": self._strike_disk, "job": self._strike_job}
+        begin.get(planned.role, self._strike_process)(planned)
 
     # Processes
 
@@ -297,17 +331,10 @@ class Nemesis:
             op, now = self._begin(planned, "network")
             cut = network.cut_all()
             hit = f"{cut} connections" if cut else None
-            going = _Going(op=op, words="cut", due=now, deadline=now, result=lambda: hit)
-        elif planned.kind in ("partition", "refusal", "delay"):
-            if any(each.busy == "network" for each in self._going):
-                return
-            op, now = self._begin(planned, "network", seconds=round(planned.lasting_s, 3))
-            if planned.kind == "delay":
-                network.delay(planned.lasting_s / DELAY_SHARE)
-            else:
-                {"partition": network.partition, "refusal": network.refuse}[planned.kind]()
-            end = now + planned.lasting_s
-            going = _Going(op=op, words=planned.kind, due=end, deadline=end, heal=network.heal, busy="network")
+            self._going.append(_Going(op=op, words="cut", due=now, deadline=now, result=lambda: hit))
+        elif planned.kind in ("partition", "refusal", "delay", "empty answers"):
+            if not any(each.busy == "network" for each in self._going):
+                self._strike_all_frames(planned, network)
         else:
             op, now = self._begin(planned, "network", api=planned.api)
             strike = self._await_frame(planned)
@@ -320,6 +347,20 @@ class Nemesis:
                 heal=strike.cancel,
                 result=lambda: strike.struck,
             )
+            self._going.append(going)
+
+    def _strike_all_frames(self, planned: Planned, network: Network) -> None:
+        op, now = self._begin(planned, "network", seconds=round(planned.lasting_s, 3))
+        end = now + planned.lasting_s
+        going = _Going(op=op, words=planned.kind, due=end, deadline=end, heal=network.heal, busy="network")
+        before = network.emptied
+        if planned.kind == "delay":
+            network.delay(planned.lasting_s / DELAY_SHARE)
+        elif planned.kind == "empty answers":
+            network.empty()
+            going.result = lambda: _answers(network.emptied - before)
+        else:
+            {"partition": network.partition, "refusal": network.refuse}[planned.kind]()
         self._going.append(going)
 
     def _await_frame(self, planned: Planned) -> Strike:
@@ -350,6 +391,31 @@ class Nemesis:
         self._going.append(
             _Going(op=op, words=planned.kind, due=due, deadline=due, heal=disk.heal, result=result, busy="disk")
         )
+
+    # The job
+
+    def _strike_job(self, planned: Planned) -> None:
+        assert self.job is not None
+        fault = self.job(planned.kind)
+        if any(each.busy == fault.busy for each in self._going):
+            return
+        op, now = self._begin(planned, fault.target)
+        self._going.append(
+            _Going(
+                op=op,
+                words=f"{planned.kind} {fault.target}",
+                due=now,
+                is_over=fault.step,
+                deadline=now + JOB_S,
+                heal=fault.end,
+                result=lambda: fault.struck,
+                busy=fault.busy,
+            )
+        )
+
+
+def _answers(count: int) -> str | None:
+    return f"{count} answers" if count else None
 
 
 def _name(target: Target) -> str:

@@ -134,9 +134,19 @@ class Network:
         for proxy in self._chosen(nodes):
             proxy.refuse()
 
+    def empty(self, nodes: Collection[int] | None = None) -> None:
+        """Every Fetch is answered without records, until `heal`."""
+        self._trouble.empty(nodes)
+
+    @property
+    def emptied(self) -> int:
+        """How many answers have lost records so far."""
+        return self.count("responses_emptied")
+
     def heal(self) -> None:
-        """Ends delays, partitions and refusals. A strike that still waits is for its owner to cancel."""
+        """Ends delays, empty answers, partitions and refusals. A strike that still waits is for its owner to cancel."""
         self._trouble.end_delays()
+        self._trouble.end_empty()
         if self._is_closed:
             return
         for proxy in self._chosen(None):

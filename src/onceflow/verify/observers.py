@@ -34,7 +34,7 @@ class OffsetWatcher:
     ) -> None:
         self._settings = settings
         self._recorder = recorder
-        self._places = places
+        self._places = frozenset(places)
         self._groups = groups
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="offset watcher", daemon=True)
@@ -69,7 +69,8 @@ class OffsetWatcher:
         return list_offsets(cluster, wanted, read_committed=ISOLATIONS[isolation], patience_s=ASK_S)
 
     def _offsets(self, cluster: Cluster, group: str) -> dict[Place, int]:
-        return committed_offsets(cluster, group, patience_s=ASK_S)
+        found = committed_offsets(cluster, group, patience_s=ASK_S)
+        return {place: offset for place, offset in found.items() if place in self._places}
 
 
 def open_partitions(settings: ClientSettings, places: Collection[Place]) -> dict[Place, tuple[int, int]]:

@@ -32,7 +32,7 @@ from onceflow.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from onceflow.wire.primitives import skip_tags
 from onceflow.wire.schema import Message
 
-__all__ = ["Locate", "rewritten"]
+__all__ = ["Locate", "rewritten", "without_records"]
 
 Locate = Callable[[int, Address], Address]
 """Where clients are to go for the node of this id, which is at this address."""
@@ -65,6 +65,19 @@ def rewritten(frame: Frame, response: bytes, locate: Locate) -> bytes:
     for node_id, part in named:
         part.host, part.port = locate(node_id, Address(part.host, part.port))
     return response[:at] + codec.encode(message, frame.api_version) if named else response
+
+
+def without_records(frame: Frame, response: bytes) -> bytes:
+    """The response to `frame`, without the length prefix; if that is a Fetch, without its records. Where logs begin and
+    end is still said."""
+    if frame.api_key != FETCH:
+        return response
+    at = _body_at(frame, response)
+    message = _decoded(response_class(FETCH), frame.api_version, response, at)
+    partitions = [each for topic in message.responses for each in topic.partitions if each.records]
+    for each in partitions:
+        each.records = b""
+    return response[:at] + codec.encode(message, frame.api_version) if partitions else response
 
 
 def _named(answer: Any) -> Iterator[_Named]:

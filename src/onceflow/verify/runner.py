@@ -36,7 +36,7 @@ from onceflow.verify.history import History, Place, Recorder, Seen, load_operati
 from onceflow.verify.nemesis import Nemesis
 from onceflow.verify.network import Network, why_not
 from onceflow.verify.observers import OffsetWatcher, everything_committed, open_partitions, places_of
-from onceflow.verify.stage import JudgesItself, NotDrained, Pace, Stage, Workload
+from onceflow.verify.stage import HasJobFaults, JudgesItself, NotDrained, Pace, Stage, Workload
 from onceflow.verify.verdict import Verdict
 from onceflow.verify.workers import Workers
 from onceflow.verify.workloads import workload_named
@@ -95,7 +95,7 @@ class RunSettings:
     client_config: Mapping[str, str] = field(default_factory=dict)
     scale: float = 1.0
     kinds: frozenset[str] | None = None
-    """Only these kinds of faults (`nemesis.KINDS`)."""
+    """Only these kinds of faults (`nemesis.KINDS`, or `nemesis.ON_REQUEST`)."""
     pace: Pace | None = None
     """None: as the workload bears it."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -114,6 +114,7 @@ class _Run:
         self._display = display
         self._workload: Workload = workload_named(settings.workload)
         self._own = self._workload if isinstance(self._workload, JudgesItself) else None
+        self._with_job = self._workload if isinstance(self._workload, HasJobFaults) else None
         self._zero = time.monotonic()
         self._problems: list[str] = []
         self._histories = settings.folder / "history"
@@ -160,6 +161,7 @@ class _Run:
             workers=workers,
             scale=settings.scale,
             options=settings.options,
+            kinds=frozenset(settings.kinds or nemesis.KINDS),
         )
         self._direct = stage.settings()
         self._topics = dict(self._workload.topics(stage))
@@ -198,9 +200,12 @@ class _Run:
     def _remove_topics(self) -> None:
         """The cluster may be somebody's. What was found is left where it is, for whoever wants to look into it."""
         admin = Admin(self._direct)
-        for topic in self._topics:
+        for topic in (*self._topics, *self._topics_of_faults()):
             with contextlib.suppress(ClientError):
                 admin.delete(topic)
+
+    def _topics_of_faults(self) -> Mapping[str, int]:
+        return {} if self._with_job is None else self._with_job.topics_of_faults()
 
     def _warm_up(self, stage: Stage) -> None:
         """Until there is something in every history: whatever does not even start must not look like a clean run."""
@@ -238,7 +243,10 @@ class _Run:
         self._tell(began)
 
     def _new_nemesis(self, stage: Stage) -> Nemesis:
-        kinds = set(self._settings.kinds or nemesis.KINDS)
+        kinds = set(stage.kinds)
+        with_job = self._with_job
+        if with_job is None:
+            kinds -= nemesis.JOB.keys()
         if self._network is None:
             kinds -= nemesis.NETWORK.keys()
         disk = self._brokers.disk
@@ -260,6 +268,7 @@ class _Run:
             disk=disk,
             tell=self._display.fault,
             taken_over_s=pace.taken_over_s,
+            job=None if with_job is None else lambda kind: with_job.job_fault(stage, kind),
         )
 
     def _tell(self, began: float) -> None:
@@ -285,8 +294,10 @@ class _Run:
             self._workload.finish(stage, FINISH_S)
             self._await_decisions()
             if self._own is None:
-                final = everything_committed(self._direct, self._places, FINISH_S)
-                self._await_readers(stage, {seen.place: seen.offset + 1 for seen in final})
+                places = [*self._places, *places_of(self._topics_of_faults())]
+                final = everything_committed(self._direct, places, FINISH_S)
+                watched = frozenset(self._places)
+                self._await_readers(stage, {seen.place: seen.offset + 1 for seen in final if seen.place in watched})
             else:
                 self._await_readers(stage, self._own.read(stage, FINISH_S))
         except (NotDrained, OnceflowError, TimeoutError) as problem:

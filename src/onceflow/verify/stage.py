@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onceflow.verify.verdict import Anomaly
     from onceflow.verify.workers import Workers
 
-__all__ = ["Disk", "JudgesItself", "NotDrained", "Pace", "Stage", "Target", "Workload"]
+__all__ = ["Disk", "HasJobFaults", "JobFault", "JudgesItself", "NotDrained", "Pace", "Stage", "Target", "Workload"]
 
 
 class NotDrained(Exception):
@@ -62,6 +62,28 @@ class Disk(Protocol):
         """Every write and flush that was spoiled so far, in words."""
 
 
+class JobFault(Protocol):
+    """Something that befalls a job, in several steps: the nemesis asks again and again whether it is over."""
+
+    @property
+    def target(self) -> str:
+        """The process that it befalls."""
+
+    @property
+    def busy(self) -> str:
+        """The worker that must not be struck otherwise meanwhile, by its name."""
+
+    @property
+    def struck(self) -> str | None:
+        """What came of it, in words; None if nothing was struck."""
+
+    def step(self) -> bool:
+        """Do what can be done now, without waiting; whether it is over."""
+
+    def end(self) -> None:
+        """Put back what has to be, at once: over or not, the job can go on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pace:
     """How quickly faults follow each other, and how long they last."""
@@ -97,6 +119,8 @@ class Stage:
     """How much load: 1.0 is what two cores carry easily."""
     options: Mapping[str, str] = field(default_factory=dict)
     """What this workload in particular is told."""
+    kinds: frozenset[str] = frozenset()
+    """The faults that will be made, as far as they are possible."""
 
     def named(self, name: str) -> str:
         return f"{self.prefix}{name}"
@@ -161,3 +185,14 @@ class JudgesItself(Protocol):
 
     def judge(self, stage: Stage, history: History) -> Sequence[Anomaly]:
         """After a final read."""
+
+
+@runtime_checkable
+class HasJobFaults(Protocol):
+    """A workload whose job can be struck in ways of its own: `nemesis.JOB`."""
+
+    def job_fault(self, stage: Stage, kind: str) -> JobFault: ...
+
+    def topics_of_faults(self) -> Mapping[str, int]:
+        """Topics that were made for such faults so far, with their partitions. They are part of the final read; nobody
+        watches them before: a topic that is created anew goes back."""

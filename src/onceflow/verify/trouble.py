@@ -7,8 +7,8 @@
     strike.struck          # "EndTxn v5 at node 1", or None as long as no such answer came by
 
 A strike waits for the next frame of its kind on any node, spoils it, and is over. It is the handle, too: it says what
-it hit and when, and it can be cancelled. Of several that wait for the same frame the oldest gets it. `delay` is not for
-one frame but for all of them, until it is ended.
+it hit and when, and it can be cancelled. Of several that wait for the same frame the oldest gets it. `delay` and
+`empty` are not for one frame but for all of them, until they are ended.
 
 Plans are asked in the threads of the proxies, strikes are ordered in others: one lock guards it all.
 """
@@ -22,13 +22,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from onceflow.verify.fates import PASS, Action, Fate, Frame, Hooks, Plan
+from onceflow.verify.fates import FETCH, PASS, Action, Fate, Frame, Hooks, Plan
 from onceflow.wire.messages import REQUESTS
 
 __all__ = ["STRIKES", "Hit", "Strike", "Trouble", "api_name"]
 
 REQUEST: Final = "request"
 ANSWER: Final = "answer"
+EMPTY_AFTER_S: Final = 0.1
+"""A broker gives an answer without records when it has waited in vain; whoever gets one asks again at once."""
 STRIKES: Final = {
     "lost request": (REQUEST, Fate.SWALLOW),
     "lost answer": (ANSWER, Fate.SWALLOW),
@@ -113,6 +115,8 @@ class Trouble:
         self._lock = threading.Lock()
         self._strikes: list[Strike] = []
         self._delays_s: dict[int | None, float] = {}
+        self._emptied: frozenset[int] | None = frozenset()
+        """The nodes whose answers to Fetch lose their records; None: all."""
 
     def plan(self, node: int) -> Plan:
         """For the proxy before this node."""
@@ -162,6 +166,15 @@ class Trouble:
         with self._lock:
             self._delays_s.clear()
 
+    def empty(self, nodes: Collection[int] | None = None) -> None:
+        """From now on every answer to a Fetch comes without records; until `end_empty`."""
+        with self._lock:
+            self._emptied = None if nodes is None else frozenset(nodes)
+
+    def end_empty(self) -> None:
+        with self._lock:
+            self._emptied = frozenset()
+
     def cancel_all(self) -> None:
         with self._lock:
             for strike in self._strikes:
@@ -175,4 +188,7 @@ class Trouble:
                 if action := strike.take(way, node, frame):
                     return action
             delay_s = self._delays_s.get(node, self._delays_s.get(None, 0.0))
+            is_emptied = self._emptied is None or node in self._emptied
+        if is_emptied and way == ANSWER and frame.api_key == FETCH:
+            return Action(Fate.EMPTY, max(delay_s, EMPTY_AFTER_S))
         return Action(Fate.PASS, delay_s) if delay_s else PASS

@@ -54,6 +54,7 @@ class Worker:
         self.failures = 0
         self.is_finishing = False
         self.is_paused = False
+        self.is_held = False
 
     @property
     def process_name(self) -> str:
@@ -131,10 +132,26 @@ class Worker:
             for zombie in self._zombies:
                 _signal(zombie, signal.SIGCONT)
 
+    def hold(self) -> None:
+        """Kill -9, zombies too, and start nobody in its place until `release`."""
+        with self._lock:
+            self.is_held = True
+            zombies, self._zombies = self._zombies, []
+            for process in (*zombies, *([] if self._process is None else [self._process])):
+                _signal(process, signal.SIGKILL)
+                process.wait()
+            self._expected_to_end = True
+
+    def release(self, **settings: Any) -> None:
+        """The next life may begin, and gets these settings besides those that it had."""
+        with self._lock:
+            self._settings |= settings
+            self.is_held = False
+
     def supervise(self) -> None:
         """Bury what has ended, and start it again unless its work is over."""
         with self._lock:
-            if self.is_finishing:
+            if self.is_finishing or self.is_held:
                 return
             self._zombies = [each for each in self._zombies if each.poll() is None]
             if self._process is None or (code := self._process.poll()) is None:

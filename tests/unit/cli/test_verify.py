@@ -18,7 +18,7 @@ from onceflow.verify import display as displays
 from onceflow.verify import runner
 from onceflow.verify.brokers import ControlledBrokers, EmbeddedBrokers, GivenBrokers
 from onceflow.verify.history import History
-from onceflow.verify.nemesis import KINDS, UNGUARDED
+from onceflow.verify.nemesis import KINDS, ON_REQUEST
 from onceflow.verify.runner import Display, RunSettings
 from onceflow.verify.verdict import Anomaly, Verdict
 from tests.unit.verify.sample_run import SampleRun
@@ -89,6 +89,9 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
         (["copy", "--replay"], "for the simulation only"),
         (["copy", "--bootstrap", "k:9092", "--only", "disk full"], "in our own broker only"),
         (["copy", "--client-config", "security.protocol=sasl_ssl", "--only", "cut"], "these are encrypted"),
+        (["copy", "--only", "kill,older checkpoint"], "'older checkpoint' befalls the Spark job of the workload spark"),
+        (["pipeline", "--command", "job", "--only", "recreated topic"], "pipeline has no such fault"),
+        (["copy", "--only", "older checkpont"], "did you mean 'older checkpoint'?"),
         (["simulation", "--bootstrap", "k:9092"], "--bootstrap means nothing to the simulation"),
         (["simulation", "--only", "kill"], "--only means nothing to the simulation"),
         (["simulation", "--replay"], "--replay needs the --seed"),
@@ -329,7 +332,7 @@ def test_list_faults_names_every_kind(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(kind in out and words in out for kind, words in KINDS.items())
     assert main(["verify", "--list-faults", "--json"]) == 0
     listed = {kind for group in json.loads(capsys.readouterr().out).values() for kind in group}
-    assert listed == {*KINDS, *UNGUARDED}
+    assert listed == {*KINDS, *ON_REQUEST}
 
 
 # What is seen meanwhile

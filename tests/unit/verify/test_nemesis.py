@@ -10,7 +10,7 @@ import pytest
 
 from onceflow.verify import nemesis
 from onceflow.verify.history import Operation, Outcome, Recorder, load_operations
-from onceflow.verify.nemesis import KINDS, NETWORK, PROCESS, Nemesis, Pace, Planned, plan
+from onceflow.verify.nemesis import JOB, KINDS, NETWORK, PROCESS, Nemesis, Pace, Planned, plan
 from tests.support.waiting import eventually
 
 ROLES = ("producer", "transactor", "copier", "executor", "broker")
@@ -79,6 +79,7 @@ class SomeNetwork:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.struck: str | None = None
+        self.emptied, self.empties = 0, 3
 
     def cut_all(self) -> int:
         self.done.append("cut")
@@ -101,8 +102,32 @@ class SomeNetwork:
     def refuse(self) -> None:
         self.done.append("refuse")
 
+    def empty(self) -> None:
+        self.done.append("empty")
+        self.emptied = self.empties
+
     def heal(self) -> None:
         self.done.append("heal")
+
+
+class SomeJobFault:
+    """Is over with its third step."""
+
+    target, busy = "driver.2", "driver"
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.done: list[str] = []
+        self.struck: str | None = None
+
+    def step(self) -> bool:
+        self.done.append("step")
+        if len(self.done) == 3:
+            self.struck = "driver.3 was refused"
+        return self.struck is not None
+
+    def end(self) -> None:
+        self.done.append("end")
 
 
 class Run:
@@ -113,6 +138,7 @@ class Run:
         self.broker = SomeProcess("broker", "broker-1")
         self.network = SomeNetwork()
         self.told: list[str] = []
+        self.job_faults: list[SomeJobFault] = []
         self.nemesis = Nemesis(
             recorder=Recorder(self._path, "nemesis", 0.0),
             planned=iter(planned),
@@ -122,7 +148,12 @@ class Run:
             network=self.network,
             disk=None,
             tell=self.told.append,
+            job=self._job_fault,
         )
+
+    def _job_fault(self, kind: str) -> SomeJobFault:
+        self.job_faults.append(SomeJobFault(kind))
+        return self.job_faults[-1]
 
     def go(self) -> list[Operation]:
         """Until the plan is done and everything is healed."""
@@ -214,3 +245,42 @@ def test_unless_that_is_asked_for_by_name(tmp_path: Path) -> None:
     assert run.network.asked["api"] == [26, 28]
     assert "versions_min" not in run.network.asked
     assert "late old request" not in {each.kind for each in first(2000)}
+
+
+@pytest.mark.parametrize(("emptied", "outcome"), [(3, Outcome.OK), (0, Outcome.FAILED)])
+def test_empty_answers_count_if_there_were_records_to_leave_out(tmp_path: Path, emptied: int, outcome: Outcome) -> None:
+    run = Run(tmp_path, fault("empty answers", "network"))
+    run.network.empties = emptied
+    [operation] = run.go()
+    assert run.network.done == ["empty", "heal"]
+    assert operation.outcome is outcome
+    assert run.told == (["empty answers: 3 answers"] if emptied else [])
+
+
+def test_faults_of_a_job_are_made_only_if_asked_for_by_name() -> None:
+    assert not {each.kind for each in first(2000)} & JOB.keys()
+    assert {(each.kind, each.role) for each in first(100, kinds=JOB)} == {(kind, "job") for kind in JOB}
+
+
+def test_a_fault_of_a_job_goes_on_step_by_step_and_is_ended(tmp_path: Path) -> None:
+    run = Run(tmp_path, fault("older checkpoint", "job"))
+    [operation] = run.go()
+    [struck] = run.job_faults
+    assert (struck.kind, struck.done) == ("older checkpoint", ["step", "step", "step", "end"])
+    assert (operation.asked["target"], operation.told["hit"]) == ("driver.2", "driver.3 was refused")
+    assert run.told == ["older checkpoint driver.2: driver.3 was refused"]
+
+
+def test_a_job_has_one_fault_of_its_own_at_a_time(tmp_path: Path) -> None:
+    run = Run(tmp_path, fault("older checkpoint", "job"), fault("recreated topic", "job"))
+    [operation] = run.go()
+    assert operation.asked["kind"] == "older checkpoint"
+    assert [each.done for each in run.job_faults[1:]] == [[]]
+
+
+def test_healing_ends_a_fault_of_a_job_that_struck_nothing(tmp_path: Path) -> None:
+    run = Run(tmp_path, fault("recreated topic", "job"))
+    eventually(lambda: run.nemesis.step(more=True) or bool(run.job_faults), "it has begun")
+    run.nemesis.heal()
+    assert run.job_faults[0].done[-1] == "end"
+    assert run.nemesis.struck == 0

@@ -7,11 +7,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 
 import onceflow
 from onceflow.client.addresses import Address, parse_bootstrap
+from onceflow.client.admin import Admin
+from onceflow.client.cluster import Cluster
 from onceflow.client.connection import Connection, NoAnswer
+from onceflow.client.fetching import fetch
 from onceflow.client.problems import ClientError
+from onceflow.client.settings import ClientSettings
 from onceflow.errors import ConfigError
 from onceflow.verify.network import Network, why_not
 from onceflow.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -120,6 +125,27 @@ def test_everything_is_delayed_until_it_is_healed(network: Network) -> None:
         assert network.count("delayed") == 2
         addresses(connection)
         assert network.count("delayed") == 2
+
+
+def test_answers_to_a_fetch_are_empty_until_it_is_healed(network: Network, broker: onceflow.Broker) -> None:
+    Admin(ClientSettings(bootstrap=broker.bootstrap)).create("emptied", partitions=1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("emptied", b"value", partition=0)
+    assert producer.flush(20) == 0
+    with Cluster(ClientSettings(bootstrap=network.bootstrap)) as cluster:
+        leader = cluster.leaders(["emptied"])["emptied", 0]
+        assert leader is not None
+
+        def batches() -> tuple[int, int]:
+            found = fetch(cluster, "emptied", 0, 0, leader=leader, read_committed=True, max_bytes=1 << 20, wait_ms=0)
+            return len(found.batches), found.high_watermark
+
+        network.empty()
+        assert batches() == (0, 1)
+        assert network.emptied == 1
+        network.heal()
+        assert batches() == (1, 1)
+        assert network.emptied == 1
 
 
 def test_healing_leaves_a_strike_that_waits_to_its_owner(network: Network) -> None:

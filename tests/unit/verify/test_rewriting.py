@@ -9,7 +9,7 @@ import pytest
 from onceflow.client.addresses import Address
 from onceflow.errors import ErrorCode, MalformedMessage
 from onceflow.verify.fates import Frame
-from onceflow.verify.rewriting import rewritten
+from onceflow.verify.rewriting import rewritten, without_records
 from onceflow.wire import codec
 from onceflow.wire.messages import REQUESTS, response_class
 from onceflow.wire.messages import fetch as fetch_messages
@@ -186,3 +186,19 @@ def test_an_announcement_newer_than_we_know_is_refused_as_a_broker_refuses_it() 
     told = codec.decode(ApiVersionsResponse, 0, data, 4)
     assert data[:4] == b"\0\0\0\x4d"
     assert (told.error_code, told.api_keys) == (ErrorCode.UNSUPPORTED_VERSION, announced(k18=4).api_keys)
+
+
+@pytest.mark.parametrize("version", versions(1))
+def test_a_fetch_answer_without_its_records_still_says_where_the_log_ends(version: int) -> None:
+    def fetched(records: bytes) -> FetchResponse:
+        partitions = [PartitionData(partition_index=each, records=records, high_watermark=7 + each) for each in (0, 1)]
+        return FetchResponse(responses=[FetchableTopicResponse(partitions=partitions)], throttle_time_ms=5)
+
+    emptied = without_records(frame(1, version), answer(fetched(b"record batches"), version))
+    assert emptied == answer(fetched(b""), version)
+    assert without_records(frame(1, version), emptied) == emptied
+
+
+def test_other_answers_have_no_records_to_leave_out() -> None:
+    data = b"\0\0\0\x4dwhatever this is"
+    assert without_records(frame(0, 9), data) is data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onceflow.verify.fates import PASS, Action, Fate, Frame
-from onceflow.verify.trouble import Trouble
+from onceflow.verify.trouble import EMPTY_AFTER_S, Trouble
 
 PRODUCE, END_TXN = 0, 26
 
@@ -126,3 +126,13 @@ def test_delays_may_be_for_some_nodes_only() -> None:
 def test_a_strike_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="lost answer"):
         Trouble().strike("lost heart")
+
+
+def test_while_answers_are_empty_those_to_a_fetch_are_and_no_others() -> None:
+    trouble = Trouble()
+    trouble.empty(nodes=[2])
+    assert trouble.plan(2).response(frame(1)) == Action(Fate.EMPTY, EMPTY_AFTER_S)
+    assert trouble.plan(2).request(frame(1)) == trouble.plan(2).response(frame(PRODUCE)) == PASS
+    assert trouble.plan(1).response(frame(1)) == PASS
+    trouble.end_empty()
+    assert trouble.plan(2).response(frame(1)) == PASS

@@ -145,6 +145,35 @@ def test_the_end_of_a_zombie_starts_nobody(add: Callable[..., Worker]) -> None:
     assert worker.is_running
 
 
+def test_a_held_worker_is_dead_until_it_is_released(add: Callable[..., Worker]) -> None:
+    worker, other = add(), add(name="worker-2")
+    until_it_said(worker, "worker-1.1 began")
+    worker.hold()
+    assert not is_there(pid_of(worker))
+    assert not worker.is_running
+    until_it_said(other, "worker-2.1 began")
+    other.kill()
+    until_it_said(other, "worker-2.2 began")  # so the supervisor has looked at all of them
+    assert worker.life == 1
+    worker.release(does="fail")
+    until_it_said(worker, "worker-1.2 fails")
+
+
+def test_who_holds_a_worker_has_killed_its_zombies_too(add: Callable[..., Worker]) -> None:
+    worker = add()
+    until_it_said(worker, "worker-1.1 began")
+    zombie = pid_of(worker)
+    worker.pause()
+    worker.replace()
+    until_it_said(worker, "worker-1.2 began")
+    worker.hold()
+    assert not is_there(zombie)
+    assert not is_there(pid_of(worker))
+    worker.release()
+    until_it_said(worker, "worker-1.3 began")
+    assert worker.failures == 0
+
+
 def test_finish_ends_all_lives_for_good_also_those_that_sleep(workers: Workers, add: Callable[..., Worker]) -> None:
     worker = add()
     until_it_said(worker, "worker-1.1 began")

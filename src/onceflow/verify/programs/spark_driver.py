@@ -16,7 +16,10 @@ A transaction is named PROCESS/BATCH. If the sink aborts a micro-batch and runs 
 name: the rows carry it, and they are the same rows. Aborts are not recorded for that reason; an attempt that was
 aborted and is visible all the same shows as a duplicate.
 
-A life that has lost its query ends with an error, and the next one goes on from the checkpoint.
+A life that has lost its query ends with an error, and the next one goes on from the checkpoint. If it was the sink or
+the source that refused to go on, its last words say so (`refusal`): `workloads/spark_faults.py` waits for them.
+
+Records that are `PADDING` only move the offsets of a source topic; they are not copied.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from onceflow.spark.problems import TakenOver, TransactionTimedOut
 from onceflow.verify.history import Outcome, Recorder
 from onceflow.verify.programs.life import Life
 
-__all__ = ["Chronicle", "new_session", "settle"]
+__all__ = ["PADDING", "Chronicle", "main", "new_session", "refusal", "settle"]
 
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A life is over before the second compiler has earned back what it costs."""
@@ -60,6 +63,9 @@ DELIVERY_TIMEOUT_MS: Final = 45_000
 PER_BATCH: Final = 4000
 """Records in a micro-batch at most: what has piled up behind a fault is worked off in several transactions."""
 LOOK_EVERY_S: Final = 0.1
+PADDING: Final = "{}"
+"""The value of a record that is nobody's: it is read and goes nowhere."""
+REFUSALS: Final = ("CheckpointMismatch", "DataLossError")
 
 
 class Chronicle(SinkListener):
@@ -123,7 +129,14 @@ def main() -> None:
     finally:
         spark.stop()
     if problem is not None:
-        sys.exit(f"{life.process}: the query has failed: {str(problem)[:500]}")
+        text = str(problem)
+        named = next((refusal(life.process, each) for each in REFUSALS if each in text), "the query has failed")
+        sys.exit(f"{named}: {text[:500]}")
+
+
+def refusal(process: str, error: str) -> str:
+    """What a life says whose query has ended with this error."""
+    return f"{process}: the query has failed with {error}"
 
 
 def settle(folder: Path, process: str) -> None:
@@ -170,7 +183,8 @@ def _start(spark: Any, life: Life) -> Any:
     source = (
         spark.readStream.format("onceflow")
         .option("kafka.bootstrap.servers", life.bootstrap)
-        .option("subscribe", settings["input"])
+        .option(*settings["subscription"])
+        .option("failOnDataLoss", settings["fail_on_data_loss"])
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", PER_BATCH)
         .options(**{f"kafka.{name}": value for name, value in settings["client_config"].items()})
@@ -190,6 +204,7 @@ def _copied_and_counted(source: Any, output: str, state: str) -> Any:
     from pyspark.sql import functions as sql
 
     text = sql.col("value").cast("string")
+    source = source.where(text != PADDING)
     records = source.select(*(sql.get_json_object(text, f"$.{name}").alias(name) for name in ("id", "key")))
     copies = records.select(sql.lit(output).alias("topic"), "key", "id", sql.col("key").alias("of"))
     counts = records.groupBy("key").count()
@@ -220,7 +235,8 @@ def _writer(life: Life) -> Callable[[Any, int], None]:
     def write(frame: Any, batch_id: int) -> None:
         name = sql.lit(chronicle.transaction(batch_id)).alias("txn")
         value = sql.to_json(sql.struct("id", sql.col("of").alias("key"), "state", "n", name))  # without what is null
-        with chronicle.of(running_batch(frame, batch_id).ends):
+        ends = running_batch(frame, batch_id).ends
+        with chronicle.of({place: at for place, at in ends.items() if place[0] == life.settings["input"]}):
             sink(frame.select("topic", "key", value.alias("value")), batch_id)
 
     return write

@@ -7,6 +7,10 @@ and Kafka agree however the drivers die. A driver that was replaced while it sle
 its successor.
 
 Executors are processes of their own, JVMs with Python workers, and targets in their own right.
+
+Two faults are its own, made only if asked for by name (`spark_faults.py`): an older checkpoint is put back, and a
+source topic is deleted and created again. For the latter the query subscribes to a pattern, and the topic is one
+besides `input`: records that a deletion took along would make every verdict one about the deletion.
 """
 
 from __future__ import annotations
@@ -24,10 +28,11 @@ from typing import Final
 from onceflow.errors import ConfigError
 from onceflow.extras import require
 from onceflow.verify.history import Derivation, load_operations
-from onceflow.verify.stage import NotDrained, Pace, Stage, Target
+from onceflow.verify.stage import JobFault, NotDrained, Pace, Stage, Target
 from onceflow.verify.workers import Worker
 from onceflow.verify.workloads.executors import executors_of
 from onceflow.verify.workloads.input import add_producers, await_group, finish_producers
+from onceflow.verify.workloads.spark_faults import OlderCheckpoint, RecreatedTopic
 
 __all__ = ["Spark"]
 
@@ -36,6 +41,8 @@ STATE_PARTITIONS: Final = 2
 RATE: Final = 40
 """Records per second of each producer: a micro-batch takes about a second, whatever is in it."""
 KEYS: Final = 24
+PROGRAM: Final = "onceflow.verify.programs.spark_driver"
+RECREATED: Final = "recreated-"
 MASTER: Final = "local-cluster[2,1,512]"
 """Two executors with a core and 512 MB each: processes of their own, that can be struck one by one."""
 LOOK_EVERY_S: Final = 0.2
@@ -53,6 +60,7 @@ class Spark:
 
     def __init__(self) -> None:
         self._driver: Worker | None = None
+        self._recreated: list[str] = []
 
     def topics(self, stage: Stage) -> Mapping[str, int]:
         require_spark()
@@ -60,7 +68,7 @@ class Spark:
         return {stage.named(name): count for name, count in sizes.items()}
 
     def derivations(self, stage: Stage) -> Sequence[Derivation]:
-        return (Derivation(stage.named("input"), stage.named("output")),)
+        return [Derivation(source, stage.named("output")) for source in (stage.named("input"), *self._recreated)]
 
     def groups(self, stage: Stage) -> Sequence[str]:
         return (stage.named("app"),)
@@ -70,12 +78,14 @@ class Spark:
         self._driver = stage.workers.add(
             "driver",
             "driver",
-            "onceflow.verify.programs.spark_driver",
+            PROGRAM,
             app_id=stage.named("app"),
             **{name: stage.named(name) for name in ("input", "output", "state")},
             checkpoint=str(stage.folder / "checkpoint"),
             folder=str(stage.folder / "spark"),
             master=stage.options.get("master", MASTER),
+            subscription=_subscription(stage),
+            fail_on_data_loss="true",
         )
         self._await_first_commit(stage, self._driver)
 
@@ -92,11 +102,30 @@ class Spark:
         """Executors of the present driver."""
         return [] if self._driver is None or self._driver.pid is None else executors_of(self._driver)
 
+    def job_fault(self, stage: Stage, kind: str) -> JobFault:
+        assert self._driver is not None
+        if kind == "older checkpoint":
+            return OlderCheckpoint(self._driver, stage.folder / "checkpoint")
+        topic = stage.named(f"{RECREATED}{len(self._recreated) + 1}")
+        return RecreatedTopic(stage, self._driver, topic, group=stage.named("app"), created=self._recreated.append)
+
+    def topics_of_faults(self) -> Mapping[str, int]:
+        return dict.fromkeys(self._recreated, 1)
+
     def finish(self, stage: Stage, timeout_s: float) -> None:
         finish_producers(stage)
         await_group(stage, stage.named("app"), stage.named("input"), PARTITIONS, timeout_s)
+        for topic in self._recreated:
+            await_group(stage, stage.named("app"), topic, 1, timeout_s)
         if stage.workers.finish("driver", timeout_s=DRIVER_STOP_S):
             raise NotDrained(f"the driver did not end within {DRIVER_STOP_S:g} s of being asked to")
+
+
+def _subscription(stage: Stage) -> tuple[str, str]:
+    """By name, unless there are to be topics that nobody knows yet."""
+    if "recreated topic" not in stage.kinds:
+        return "subscribe", stage.named("input")
+    return "subscribePattern", f"^{re.escape(stage.prefix)}(input|{RECREATED}[0-9]+)$"
 
 
 # --- what it needs
