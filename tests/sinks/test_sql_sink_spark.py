@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +21,7 @@ from onceflow.errors import ConfigError
 from onceflow.sinks import SqlSink, Table, write
 from onceflow.spark import SinkListener, Step, sinks
 from tests.spark.streams import Results, Streams
+from tests.support.raw import Wire
 from tests.support.sql_sink_places import Place
 
 PER_TRIGGER = {"maxOffsetsPerTrigger": 3}
@@ -249,3 +252,48 @@ def test_a_stream_is_not_written_like_a_table_and_a_table_not_like_a_stream(land
         write(landings.frame(), **settings)
     with pytest.raises(ConfigError, match=r"SqlSink is for a streaming query.*onceflow\.sinks\.write"):
         SqlSink(**settings)(landings.spark.range(1), 0)
+
+
+def restored_after_the_first_of_three(landings: Landings) -> None:
+    """Three micro-batches, then the checkpoint as it was after the first."""
+    backup = landings.checkpoint.with_name("backup")
+    for number in range(3):
+        landings.send_orders((number, "ann", 100))
+        landings.land()
+        if number == 0:
+            shutil.copytree(landings.checkpoint, backup)
+    shutil.rmtree(landings.checkpoint)
+    backup.rename(landings.checkpoint)
+
+
+@ONE_DAILY
+def test_an_older_checkpoint_that_reads_something_new_is_refused_and_nothing_is_lost(landings: Landings) -> None:
+    restored_after_the_first_of_three(landings)
+    with Wire(landings.bootstrap) as wire:
+        wire.create_topic(f"{landings.source}-more")
+    landings.send([json.dumps({"id": 9, "who": "new", "cents": 1})], topic=f"{landings.source}-more")
+    both = {"subscribe": f"{landings.source},{landings.source}-more"}
+    with pytest.raises(StreamingQueryException, match=r"older checkpoint.*Nothing was written") as refused:
+        landings.land(**both)
+    assert [row[0] for row in landings.found()] == [0, 1, 2]
+    start = re.search(r"startingOffsets=(\{.*?\}\})", str(refused.value))
+    assert start is not None
+    new = {**json.loads(start[1]), f"{landings.source}-more": {"0": 0}}
+    landings.checkpoint = landings.checkpoint.with_name("new")
+    landings.land(**both, startingOffsets=json.dumps(new))
+    assert [row[0] for row in landings.found()] == [0, 1, 2, 9]
+
+
+@ONE_DAILY
+def test_two_sinks_with_one_app_id_are_refused_however_the_address_is_spelled(landings: Landings) -> None:
+    first, second = landings.sql(url=landings.place.url), landings.sql(url=landings.place.another_url())
+
+    def both(frame: DataFrame, batch_id: int) -> None:
+        first(frame.where("id = 1"), batch_id)
+        second(frame.where("id = 2"), batch_id)
+
+    landings.send_orders((1, "ann", 100), (2, "bob", 200))
+    for _ in range(2):  # in the replay both would find it committed
+        with pytest.raises(StreamingQueryException, match="two sinks of the query have this app id"):
+            landings.land(both)
+    assert landings.found() == [(1, "ann", 100)]

@@ -32,6 +32,10 @@ class Place(abc.ABC):
     url: str
 
     @abc.abstractmethod
+    def another_url(self) -> str:
+        """Of the same database, spelled differently."""
+
+    @abc.abstractmethod
     def execute(self, *statements: str) -> Rows:
         """In a transaction of their own; what the last one gives."""
 
@@ -71,6 +75,10 @@ class PostgresqlPlace(Place):
         self.url = url
         self._own_url = looked_at_by or url
 
+    def another_url(self) -> str:
+        assert "@127.0.0.1:" in self.url
+        return self.url.replace("@127.0.0.1:", "@localhost:")
+
     def execute(self, *statements: str) -> Rows:
         with psycopg.connect(self._own_url) as connection:
             for statement in statements:
@@ -91,6 +99,9 @@ class SqlitePlace(Place):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.url = f"sqlite:///{path}"
+
+    def another_url(self) -> str:
+        return f"sqlite:///{self.path.parent}/../{self.path.parent.name}/{self.path.name}"
 
     def execute(self, *statements: str) -> Rows:
         with contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as connection:

@@ -239,7 +239,8 @@ class Job:
         self._drivers: list[Driver] = []
 
     def driver(self, *listeners: SinkListener, **settings: Any) -> Driver:
-        driver = Driver(self, f"run-{next(self._runs)}", listeners, settings)
+        # Also in a process of its own, whose counting nobody else sees.
+        driver = Driver(self, f"run-{next(self._runs)}-of-{os.getpid()}", listeners, settings)
         self._drivers.append(driver)
         return driver
 

@@ -100,7 +100,9 @@ class Admin:
             return {name: _topic_id(found.topic_id) for name, found in self._described(names).items()}
         except KafkaException as problem:
             if problem.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-                raise TopicMissingError(
+                for name in names:
+                    self.topic(name)  # raises for the one that is missing
+                raise TopicMissingError(  # it has been created since, or not every broker knows it yet
                     f"of the topics {', '.join(sorted(names))} not all are there at {self._settings.bootstrap}"
                 ) from None
             with translated("asking for the ids of topics"):

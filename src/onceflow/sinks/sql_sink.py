@@ -136,9 +136,9 @@ class SqlSink:
 
     def _take(self, frame: Any, batch_id: int) -> None:
         batch = running_batch(frame, batch_id, "SqlSink", "onceflow.sinks.write")
+        self.check(frame)
         self._claim(batch, frame.sparkSession)
         look_for_metrics(frame.sparkSession, batch.query_id)
-        self.check(frame)
         self._prepare(batch)
         if self._resuming.was_committed(self._progress, batch):
             frame.write.format("noop").mode("overwrite").save()
