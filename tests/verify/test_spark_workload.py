@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
+from onceflow import extras
 from onceflow.errors import ConfigError
 from onceflow.spark import BatchFailed, CommitUnknown, TakenOver
 from onceflow.spark.listening import Step
@@ -256,11 +257,8 @@ def _asked_anew() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_asked_anew")
 def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(ConfigError, match=r"needs pyspark: pip install 'onceflow\[spark\]', and Java 17"):
+    monkeypatch.setattr(extras, "_is_there", lambda module: module != "pyspark")
+    with pytest.raises(ConfigError, match=r"needs pyspark, which is not installed: pip install 'onceflow\[spark\]'"):
         workload.require_spark()
 
 
