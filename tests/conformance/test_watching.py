@@ -312,7 +312,9 @@ def sink(
     monkeypatch.setattr(sink_module, "check_columns", lambda *_: None)
     monkeypatch.setattr(sink_module, "claim", lambda *_: None)
     monkeypatch.setattr(
-        sink_module, "running_batch", lambda _, number: RunningBatch(query_id="q", run_id="r", batch_id=number)
+        sink_module,
+        "running_batch",
+        lambda _, number: RunningBatch(query_id="q", run_id="r", batch_id=number, entry=str(number)),
     )
     sink = KafkaSink(app_id=new_name(), bootstrap_servers=broker.bootstrap, topic=topic)
 

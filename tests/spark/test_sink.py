@@ -484,7 +484,8 @@ class TestWrongUse:
         wire.create_topic(compacted, 1, **{"cleanup_policy": "compact"})
         streams.send(range(10))
         message = failure(streams, streams.sink(topic=compacted), lambda frame: frame.select("value"))
-        assert "needs a key in every row" in message
+        assert "has no key, and the topic is compacted" in message
+        assert "give every row a key" in message
 
     def test_unknown_column(self, streams: Streams) -> None:
         streams.send(range(10))

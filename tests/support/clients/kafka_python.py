@@ -162,6 +162,7 @@ class KafkaPythonClient:
             enable_auto_commit=False,
             auto_offset_reset="none",
             fetch_max_wait_ms=max_wait_ms,
+            request_timeout_ms=2 * max_wait_ms + 30_000,
         )
 
     def earliest(self, topic: str, partition: int = 0) -> int:
