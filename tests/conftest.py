@@ -40,6 +40,7 @@ WITH_A_SESSION = (
     "test_connect.py",
     "test_infrastructure.py",
     "test_stopping.py",
+    "test_several_sinks.py",
 )
 KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 

@@ -138,7 +138,8 @@ def talk(address: tuple[str, int], data: bytes) -> bytes:
         received = []
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(OSError):  # "not connected": the broker has closed it already
+                connection.shutdown(socket.SHUT_WR)
             while more := connection.recv(1 << 18):
                 received.append(more)
         return b"".join(received)

@@ -61,7 +61,8 @@ def tell(broker: SecuredBroker, listener: str, data: bytes, *, hang_up: bool) ->
     with connected(broker, listener) as sock, contextlib.suppress(ConnectionError, TimeoutError):
         sock.sendall(data)
         if hang_up:
-            sock.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(OSError):  # "not connected": the broker has closed it already
+                sock.shutdown(socket.SHUT_WR)
         while part := sock.recv(65536):
             heard += part
     return heard

@@ -284,7 +284,7 @@ class TestExpiredId:
         gone = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         eventually(lambda: state(cluster, app_id).error_code == gone, "the id is forgotten", timeout_s=60)
 
-    @pytest.mark.parametrize("version", [1, 2], ids=["V1", "V2"])
+    @pytest.mark.parametrize("version", [pytest.param(1, marks=pytest.mark.faults), 2], ids=["V1", "V2"])
     def test_query_goes_on_by_itself(
         self, app_id: str, cluster: Cluster, new_writer: Callable[..., BatchWriter], version: int
     ) -> None:
@@ -295,7 +295,7 @@ class TestExpiredId:
             writer.write(Frame(), batch_id, "query", recorded(app_id, batch_id))
             await_committed(cluster, app_id, "query", batch_id)
 
-    @pytest.mark.parametrize("version", [1, 2], ids=["V1", "V2"])
+    @pytest.mark.parametrize("version", [pytest.param(1, marks=pytest.mark.faults), 2], ids=["V1", "V2"])
     def test_query_stops_if_another_has_committed_and_was_forgotten_too(
         self, app_id: str, cluster: Cluster, new_writer: Callable[..., BatchWriter], version: int
     ) -> None:
@@ -308,7 +308,7 @@ class TestExpiredId:
             first.write(Frame(), 1, "first", recorded(app_id, 1, "first"))
         await_committed(cluster, app_id, "second", 1)
 
-    @pytest.mark.parametrize("version", [1, 2], ids=["V1", "V2"])
+    @pytest.mark.parametrize("version", [pytest.param(1, marks=pytest.mark.faults), 2], ids=["V1", "V2"])
     def test_query_stops_if_another_has_the_id_now(
         self, app_id: str, cluster: Cluster, new_writer: Callable[..., BatchWriter], version: int
     ) -> None:

@@ -84,7 +84,7 @@ def recreate(topic: Topic) -> None:
 
 
 @pytest.mark.daily_on_kafka
-@pytest.mark.parametrize("grown", [0, 60])
+@pytest.mark.parametrize("grown", [pytest.param(0, marks=pytest.mark.faults), 60])
 def test_a_topic_that_was_created_anew_is_an_error_however_long_it_is(topic: Topic, landed: Landed, grown: int) -> None:
     topic.write(20)
     topic.consume(landed.url)
@@ -102,7 +102,6 @@ def test_a_topic_that_was_created_anew_is_an_error_however_long_it_is(topic: Top
     landed.check(topic)
 
 
-@pytest.mark.daily_on_kafka
 def test_a_topic_that_is_created_anew_while_it_runs_is_noticed(topic: Topic, landed: Landed) -> None:
     topic.write(20)
     caught: list[Exception] = []

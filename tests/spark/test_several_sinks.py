@@ -76,7 +76,6 @@ def test_a_missing_topic_is_found_before_the_database_has_the_micro_batch(both: 
     assert len(both.output(later)) == 10
 
 
-@pytest.mark.daily_on_kafka
 def test_a_row_that_is_too_large_goes_to_the_dead_letter_topic_of_a_query_that_it_stopped(both: Both) -> None:
     admin = Admin(ClientSettings(bootstrap=both.bootstrap))
     small, letters = f"{both.target}-small", f"{both.target}-letters"

@@ -39,6 +39,7 @@ def test_a_pipeline_with_transactions_is_clean(tmp_path: Path) -> None:
     assert sum(seen.topic.endswith("output") for seen in history.final) > 100
 
 
+@pytest.mark.faults
 def test_a_pipeline_that_commits_now_and_then_doubles_records(tmp_path: Path) -> None:
     """A fault that strikes between a commit and the next record doubles nothing, so one run may be lucky."""
     runs = (verify(tmp_path / str(number), "naive", faults=8)[0] for number in range(3))

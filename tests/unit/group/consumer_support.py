@@ -115,6 +115,9 @@ class Bench:
         return Consumer(self, member or next(self._ids), said.pop("instance_id", None)).join(*names, **said)
 
 
+WISHES = ("rebalance_timeout_ms", "subscribed_topic_names", "subscribed_topic_regex")
+
+
 class Consumer:
     """A member that does as it is told, when it is made to."""
 
@@ -124,6 +127,9 @@ class Consumer:
         self.instance_id = instance_id
         self.epoch = 0
         self.owned: dict[UUID, set[int]] = {}
+        self.wishes: dict[str, Any] = {}
+        self.has_missed_an_answer = False
+        """Then it says everything again, as Kafka's consumer does after a heartbeat that was not answered."""
 
     def join(self, *names: str, **said: Any) -> Consumer:
         first = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": list(names), "topic_partitions": []}
@@ -132,10 +138,16 @@ class Consumer:
         return self
 
     def beat(self, **said: Any) -> ConsumerGroupHeartbeatResponse:
-        owned = [TopicPartitions(topic_id=id, partitions=sorted(indexes)) for id, indexes in self.owned.items()]
-        return self.say(**({"topic_partitions": owned} | said))
+        return self.say(**({"topic_partitions": self._owned()} | said))
+
+    def _owned(self) -> list[TopicPartitions]:
+        return [TopicPartitions(topic_id=id, partitions=sorted(indexes)) for id, indexes in self.owned.items()]
 
     def say(self, **said: Any) -> ConsumerGroupHeartbeatResponse:
+        self.wishes |= {name: value for name, value in said.items() if name in WISHES}
+        if self.has_missed_an_answer and "member_epoch" not in said:
+            said = self.wishes | {"topic_partitions": self._owned()} | said
+            self.has_missed_an_answer = False
         who = {"group_id": GROUP, "member_id": self.id, "member_epoch": self.epoch, "instance_id": self.instance_id}
         answer = self.bench.ask(ConsumerGroupHeartbeatRequest(**(who | said)))
         self.epoch = answer.member_epoch

@@ -86,6 +86,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         with self._unless_removed(consumer):
             consumer.beat()
             consumer.epoch, consumer.owned = before
+            consumer.has_missed_an_answer = True
 
     @precondition(lambda self: self.consumers)
     @rule(number=PICK, names=WISHES)
