@@ -52,7 +52,7 @@ check: $(INSTALLED)  ## types, lint, layout, layers
 
 test:  ## everything above, then all tests, against our broker and against Apache Kafka
 	@$(MAKE) --no-print-directory --jobs 2 setup check
-	$(BIN)/pytest -q --numprocesses 6 --dist loadscope
+	$(BIN)/pytest -q --numprocesses 5 --dist loadscope
 
 test-spark: setup  ## the tests of all that stands on Spark, with the PySpark you name: make test-spark PYSPARK=4.3
 	$(BIN)/pytest -q --numprocesses 2 --dist loadscope tests/spark tests/pipelines tests/sinks tests/docs tests/monitor/test_spark_jobs.py \

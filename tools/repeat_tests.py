@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-AS_MAKE_TEST = ["--numprocesses", "6", "--dist", "loadscope"]
+AS_MAKE_TEST = ["--numprocesses", "5", "--dist", "loadscope"]
 WAITS = re.compile(
     r"subprocess|multiprocessing|threading|ThreadPoolExecutor|ProcessPoolExecutor|asyncio"
     r"|\beventually\b|secured_broker|\bWire\b|BrokerProcess|onceflow\.Broker\(|FakeBroker|ApacheKafka|SecuredKafka|SecuredBroker|Workers\("

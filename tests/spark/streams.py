@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -14,7 +16,7 @@ from onceflow.spark import BatchResult, KafkaSink, SinkListener, register
 from tests.support.raw import Wire
 from tests.support.readers import Seen, committed
 
-__all__ = ["Results", "Streams"]
+__all__ = ["Results", "Streams", "failure"]
 
 Transform = Callable[[DataFrame], DataFrame]
 
@@ -121,3 +123,10 @@ class Streams:
             return {each.partition: each.offset for each in found if each.offset >= 0}
         finally:
             consumer.close()
+
+
+def failure(streams: Streams, *arguments: Any, **options: Any) -> str:
+    """What the query says when it stops."""
+    with pytest.raises(StreamingQueryException) as stopped:
+        streams.run(*arguments, **options)
+    return str(stopped.value)

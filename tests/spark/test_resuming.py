@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onceflow.client.cluster import Cluster
 from onceflow.client.settings import ClientSettings
 from onceflow.spark.progress import PROGRESS_TOPIC, read_progress
-from tests.spark.streams import Streams
+from tests.spark.streams import Streams, failure
 from tests.support.brokers import RunningBroker
 from tests.support.raw import Wire
 from tests.support.waiting import eventually
@@ -25,13 +25,6 @@ from tests.support.waiting import eventually
 @pytest.fixture
 def streams(spark: SparkSession, broker: RunningBroker, new_name: Callable[[], str], tmp_path: Path) -> Streams:
     return Streams(spark, broker.bootstrap, new_name(), tmp_path)
-
-
-def failure(streams: Streams, *arguments: Any, **options: Any) -> str:
-    """What the query says when it stops."""
-    with pytest.raises(StreamingQueryException) as stopped:
-        streams.run(*arguments, **options)
-    return str(stopped.value)
 
 
 def all_values(streams: Streams, count: int) -> list[str]:

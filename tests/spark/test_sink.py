@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
@@ -24,7 +23,7 @@ from onceflow.errors import ConfigError
 from onceflow.spark import BatchFailed, SinkListener, Step
 from onceflow.spark.progress import PROGRESS_TOPIC, read_progress
 from onceflow.spark.sessions import recommended
-from tests.spark.streams import Streams
+from tests.spark.streams import Streams, failure
 from tests.support.brokers import RunningBroker
 from tests.support.raw import Wire
 from tests.support.readers import committed, written
@@ -47,13 +46,6 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
     yield
     for name in settings:
         spark.conf.unset(name)
-
-
-def failure(streams: Streams, *arguments: Any, **options: Any) -> str:
-    """What the query says when it stops."""
-    with pytest.raises(StreamingQueryException) as stopped:
-        streams.run(*arguments, **options)
-    return str(stopped.value)
 
 
 def _where_librdkafka_puts(streams: Streams, keys: Iterable[int]) -> dict[bytes | None, int]:
