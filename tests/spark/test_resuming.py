@@ -38,6 +38,14 @@ def go_on_with_a_new_checkpoint(streams: Streams, **options: Any) -> None:
     streams.run(startingOffsets="committed", **{"kafka.group.id": streams.app_id}, **options)
 
 
+def add_partition(streams: Streams) -> None:
+    """The third one, number 2, to the source topic."""
+    admin = AdminClient({"bootstrap.servers": streams.bootstrap})
+    admin.create_partitions([NewPartitions(streams.source, 3)])[streams.source].result(30)
+    with Wire(streams.bootstrap) as wire:
+        wire.await_partitions(streams.source, 3)
+
+
 class OlderCheckpoint:
     """Three micro-batches, then the checkpoint as it was after the first one."""
 
@@ -53,6 +61,14 @@ class OlderCheckpoint:
         self._backup.rename(self._streams.checkpoint)
 
 
+def copy_files(streams: Streams, files: Path, sink: Any = None) -> None:
+    """The lines that are new."""
+    lines = streams.spark.readStream.format("text").load(str(files)).selectExpr("value")
+    writer = lines.writeStream.foreachBatch(sink or streams.sink())
+    writer = writer.option("checkpointLocation", str(streams.checkpoint))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+
 class TestOlderCheckpoint:
     """Its next micro-batch has a number that was used before. To skip it for its number would lose what is new."""
 
@@ -65,10 +81,7 @@ class TestOlderCheckpoint:
             if first == 0:
                 older.keep()
         older.restore()
-        admin = AdminClient({"bootstrap.servers": streams.bootstrap})
-        admin.create_partitions([NewPartitions(streams.source, 3)])[streams.source].result(30)
-        with Wire(streams.bootstrap) as wire:
-            wire.await_partitions(streams.source, 3)
+        add_partition(streams)
         streams.send(range(12, 16), partition=2)
         assert "CheckpointMismatch" in failure(streams)
         assert streams.values() == sorted(map(str, range(12)))
@@ -98,17 +111,10 @@ class TestOlderCheckpoint:
         """The offset of a file source is a number in the checkpoint: it is the same for other files."""
         files = tmp_path / "files"
         files.mkdir()
-        lines = streams.spark.readStream.format("text").load(str(files))
-
-        def run() -> None:
-            writer = lines.selectExpr("value").writeStream.foreachBatch(streams.sink())
-            writer = writer.option("checkpointLocation", str(streams.checkpoint))
-            writer.trigger(availableNow=True).start().awaitTermination(120)
-
         older = OlderCheckpoint(streams)
         for number in range(3):
             (files / f"{number}.txt").write_text(f"line {number}\n")
-            run()
+            copy_files(streams, files)
             if number == 0:
                 older.keep()
         older.restore()
@@ -116,8 +122,29 @@ class TestOlderCheckpoint:
             each.unlink()
         (files / "other.txt").write_text("another line\n")
         with pytest.raises(StreamingQueryException, match="CheckpointMismatch"):
-            run()
+            copy_files(streams, files)
         assert streams.values() == ["line 0", "line 1", "line 2"]
+
+    @pytest.mark.faults  # of every day: tests/unit/spark/test_resuming.py
+    def test_a_copy_that_has_gone_another_way_is_refused_whatever_its_number_is(
+        self, streams: Streams, tmp_path: Path
+    ) -> None:
+        """The next number is right, and batch 1 in the copy is not the one that was committed."""
+        files, older = tmp_path / "files", OlderCheckpoint(streams)
+        files.mkdir()
+        for number in range(2):
+            (files / f"{number}.txt").write_text(f"line {number}\n")
+            copy_files(streams, files)
+            if number == 0:
+                older.keep()
+        older.restore()
+        (files / "other.txt").write_text("another line\n")
+        copy_files(streams, files, lambda frame, _: frame.write.format("noop").mode("overwrite").save())
+        (files / "last.txt").write_text("the last line\n")
+        for missing_batches in ("refuse", "accept"):
+            with pytest.raises(StreamingQueryException, match="goes another way"):
+                copy_files(streams, files, streams.sink(missing_batches=missing_batches))
+        assert streams.values() == ["line 0", "line 1"]
 
     @pytest.mark.faults  # of every day: tests/unit/spark/test_resuming.py
     def test_what_was_not_changed_is_refused_as_well_since_nobody_can_tell(self, streams: Streams) -> None:
@@ -193,6 +220,19 @@ class TestLostProgress:
         assert "progress was lost" in message
         assert "Nothing was written" in message
         assert streams.values() == sorted(map(str, range(10 * batches)))
+
+    @pytest.mark.faults  # of every day: tests/unit/spark/test_resuming.py
+    def test_a_replay_of_nothing_but_a_partition_that_was_new_is_refused(self, streams: Streams) -> None:
+        """Where it starts, there is no offset of that partition that the group could be compared with."""
+        streams.send(range(10))
+        streams.run()
+        add_partition(streams)
+        streams.send(range(10, 20), partition=2)
+        streams.run()
+        streams.forget_last_commit()
+        forget_progress(streams)
+        assert "progress was lost" in failure(streams)
+        assert streams.values() == sorted(map(str, range(20)))
 
     @pytest.mark.daily_on_kafka
     def test_a_query_that_had_ended_goes_on_since_the_group_stands_where_it_starts(self, streams: Streams) -> None:

@@ -187,7 +187,7 @@ class SqlSink:
         if self._landing.is_fenced and self._known_run == batch.run_id:
             return
         self._progress = self._landing.fence(batch.batch_id)
-        self._resuming.check_run(self._progress, batch, {})
+        self._resuming.check_run(self._progress, batch)
         self._known_run = batch.run_id
 
     def _selected(self, frame: Any) -> list[Any]:

@@ -25,7 +25,7 @@ version is refused. Of version 1, who reads it passes over what it does not know
     topic_ids   Kafka's ids of these topics, as far as they are known: {"topic": "id"}
     ambiguous   topics that several sources read from different offsets or clusters; `offsets` has the lowest
     left        where it stood in topics that it does not read any more, those that were left last at the end, at most
-                100 of them: [["topic", {"0": 42}]]
+                100 of them, and 2,000 partitions: [["topic", {"0": 42}]]
     at_ms       when this was put down: before the tasks write, since in V2 it is sent while they do
     started_ms  when the sink was called for the micro-batch. (This and what follows is for those who watch,
                 `monitor/micro_batches.py`; nothing is decided by it.)
@@ -42,8 +42,10 @@ from __future__ import annotations
 import functools
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final
 
 from onceflow.client.admin import TopicMissingError
@@ -84,6 +86,7 @@ TOPIC_SETTINGS: Final = {
 FETCH_BYTES: Final = 4 * 1024 * 1024
 VERSION: Final = 1
 TOPICS_LEFT_MAX: Final = 100
+PARTITIONS_LEFT_MAX: Final = 2_000
 
 
 class ProgressError(OnceflowError):
@@ -239,7 +242,10 @@ def _left(before: Progress, now: Mapping[TopicPartition, int]) -> dict[TopicPart
     """Who reads a topic again that it has left is to begin where it stood. But names of topics can come and go for
     ever, every day another one: the oldest are forgotten."""
     left = {where: at for where, at in before.everything.items() if where not in now}
-    kept = set(list(dict.fromkeys(topic for topic, _ in left))[-TOPICS_LEFT_MAX:])
+    partitions = Counter(topic for topic, _ in left)  # in their order
+    newest_first = accumulate(partitions[topic] for topic in reversed(partitions))
+    count = sum(total <= PARTITIONS_LEFT_MAX for total in newest_first)
+    kept = set(list(partitions)[-min(count, TOPICS_LEFT_MAX) :]) if count else set()
     return {where: at for where, at in left.items() if where[0] in kept}
 
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any, Final
@@ -60,6 +60,8 @@ class MicroBatch:
     """All Kafka sources of the query, also those that have nothing new in this batch."""
     has_other_sources: bool = False
     """Whether it also reads from something that is not Kafka."""
+    entry_of: Callable[[int], str | None] = field(default=lambda _: None, compare=False)
+    """The same as `entry`, of another micro-batch of the checkpoint; None of one that it does not hold (any more)."""
 
     @cached_property
     def starts(self) -> Mapping[TopicPartition, int]:
@@ -85,6 +87,15 @@ class MicroBatch:
         """The same of where it ends."""
         return _ambiguous(self.sources, [each.end for each in self.sources])
 
+    def only(self, is_wanted: Callable[[SourceOffsets, TopicPartition], bool]) -> MicroBatch:
+        """The same micro-batch with some partitions of its Kafka sources."""
+
+        def wanted(source: SourceOffsets, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+            return {where: at for where, at in offsets.items() if is_wanted(source, where)}
+
+        sources = (replace(each, start=wanted(each, each.start), end=wanted(each, each.end)) for each in self.sources)
+        return replace(self, sources=tuple(sources))
+
 
 def running_batch(
     frame: Any, batch_id: int, sink: str = "KafkaSink", write: str = "onceflow.spark.write"
@@ -99,7 +110,8 @@ def running_batch(
         )
     execution = _execution(spark, query_id)
     assert execution is not None, "a query that runs this code is active"
-    entry = execution.offsetLog().get(batch_id)
+    offset_log = execution.offsetLog()
+    entry = offset_log.get(batch_id)
     assert entry.isDefined(), "Spark logs the offsets of a micro-batch before it runs it"
     logged = list(_logged(entry.get()))
     read = list(_read_by(execution.getLatestExecutionContext().executionPlan().logical()))
@@ -110,6 +122,7 @@ def running_batch(
         entry=_digest(entry.get(), logged),
         sources=tuple(_sources(read, logged)),
         has_other_sources=any(text is not None and not _is_kafka(text) for text in logged),
+        entry_of=lambda number: _digest_in(offset_log, number),
     )
 
 
@@ -184,6 +197,11 @@ def _logged(entry: Any) -> Iterator[str | None]:
     by_name = entry.offsetsMap()
     for name in sorted(str(name) for name in _each(by_name.keys().toSeq())):
         yield _json(by_name.apply(name))
+
+
+def _digest_in(offset_log: Any, batch_id: int) -> str | None:
+    entry = offset_log.get(batch_id)
+    return _digest(entry.get(), list(_logged(entry.get()))) if entry.isDefined() else None
 
 
 def _digest(entry: Any, logged: Iterable[str | None]) -> str:

@@ -16,14 +16,17 @@ would lose records then, and writing would double them.
     batch N                  batch N, the same entry        skipped
     batch N                  batch N, another entry         refused: restored from a backup, or changed
     batch N                  a batch before N               refused: restored from a backup
-    batch N                  batch N + 1                    written, if it starts where N ended
+    batch N                  batch N + 1                    written, if the checkpoint's batch N is the same, and it
+                                                            starts where N ended
     batch N                  a batch after N + 1            refused: commits are lost, or the sink was not called
     batch N of another       any batch                      refused unless it starts where N ended, or `new_checkpoint`
     checkpoint                                              says otherwise
 
 The consumer group of an app (`KafkaSink` only) is moved in the same transactions as its progress. So a group that is
 further than the progress is evidence that progress was lost: the topic was deleted, or went back to an older state.
-A group that is behind, or has no offsets, is not: offsets expire, and tools reset them.
+That includes a group with an offset where the progress, or the start of the first batch, has none: such a partition is
+read from its beginning. A group that is behind, or has no offsets, is not evidence: offsets expire, and tools reset
+them.
 """
 
 from __future__ import annotations
@@ -47,6 +50,9 @@ log = logging.getLogger("onceflow.spark")
 
 NEW_CHECKPOINT: Final = ("refuse", "accept", "never")
 MISSING_BATCHES: Final = ("refuse", "accept")
+
+BEGINNING: Final = 0
+"""The lowest offset there can be. A partition may begin higher, where retention has deleted records."""
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -90,17 +96,22 @@ class Resuming:
             )
         return True
 
-    def check_run(self, known: Progress | None, batch: MicroBatch, group: Offsets) -> None:
-        """At the start of a run, after the fence. `group`: what the consumer group of the app has committed.
+    def check_run(
+        self, known: Progress | None, batch: MicroBatch, group: Offsets | None = None, starts: Offsets | None = None
+    ) -> None:
+        """At the start of a run, after the fence. `group`: what the consumer group of the app has committed in the
+        partitions that the batch reads, `starts`: where the batch starts in these.
 
         Raises `CheckpointMismatch` if the keeper has lost progress, or may have.
         """
         if known is None:
-            self._check_unknown(batch, group)
+            self._check_unknown(batch, group or {}, starts or {})
             return
-        self._check_group(known.offsets, group)
+        self._check_group(known.offsets, group or {}, known.ambiguous)
         if known.query_id != batch.query_id:
             return
+        if batch.batch_id > known.batch_id and batch.entry_of(known.batch_id) not in (None, known.entry):
+            raise self._another_batch(known, batch)
         if batch.batch_id == known.batch_id + 1:
             self._check_continuation(known, batch)
         elif batch.batch_id > known.batch_id:
@@ -109,9 +120,9 @@ class Resuming:
                 f"after batch {known.batch_id}"
             )
 
-    def _check_unknown(self, batch: MicroBatch, group: Offsets) -> None:
+    def _check_unknown(self, batch: MicroBatch, group: Offsets, starts: Offsets) -> None:
         """Nothing is known of the app: it is new, or its progress was lost."""
-        self._check_group(batch.starts, group)
+        self._check_group(starts, group)
         if batch.batch_id == 0 or _is_in_step(batch, group):
             return
         self._check_gap(
@@ -119,18 +130,22 @@ class Resuming:
             f"{self.app_id!r}"
         )
 
-    def _check_group(self, known: Offsets, group: Offsets) -> None:
-        ahead = {where: at for where, at in group.items() if at > known.get(where, at)}
+    def _check_group(self, known: Offsets, group: Offsets, ambiguous: frozenset[str] = frozenset()) -> None:
+        """`known`: how far the app has come; a partition that is not in it is read from its beginning."""
+        ahead = {
+            where: at for where, at in group.items() if at > known.get(where, BEGINNING) and where[0] not in ambiguous
+        }
         if not ahead or self.missing_batches == "accept":
             return
-        topic, partition = min(ahead)
+        topic, partition = where = min(ahead)
+        progress = f"ends at {known[where]}" if where in known else "has nothing of it"
         raise CheckpointMismatch(
-            f"the consumer group {self.app_id!r} has committed offset {ahead[topic, partition]} of partition "
-            f"{partition} of {topic!r}, and the progress of the app ends at {known[topic, partition]}. Both are "
-            "written in one transaction, so progress was lost (its topic was deleted, or restored from a backup), or "
-            "somebody else has moved the group. Records would be written twice. Nothing was written. Start with a new "
-            "checkpoint and startingOffsets of the group, or reset the group's offsets if they are wrong. To go on "
-            f"in spite of it: {self.sink}(missing_batches='accept')"
+            f"the consumer group {self.app_id!r} has committed offset {ahead[where]} of partition {partition} of "
+            f"{topic!r}, and the progress of the app {progress}. Both are written in one transaction, so progress was "
+            "lost (its topic was deleted, or restored from a backup), or the app has read this topic before and left "
+            "it, or somebody else has moved the group. Records would be written twice. Nothing was written. Start with "
+            "a new checkpoint and startingOffsets of the group, or reset the group's offsets if they are wrong. To go "
+            f"on in spite of it: {self.sink}(missing_batches='accept')"
         )
 
     def _check_gap(self, gap: str) -> None:
@@ -210,6 +225,13 @@ class Resuming:
             )
         if not batch.starts.keys() & known.everything.keys():
             return "it reads from somewhere else, so nobody can tell what would be lost or doubled"
+        read = {topic for topic, _ in known.everything}
+        for where in sorted(batch.starts.keys() - known.everything.keys()):
+            if where[0] in read and batch.starts[where] > BEGINNING:
+                return (
+                    f"partition {where[1]} of {where[0]!r} starts at {batch.starts[where]}, and the app has read other "
+                    "partitions of this topic, and nothing of this one"
+                )
         return None
 
     def _advice(self, known: Progress) -> str:

@@ -41,7 +41,7 @@ from onceflow.spark.foreach_batch import BoundToDriver, check_app_id, claim, loo
 from onceflow.spark.listening import BatchResult, SinkListener
 from onceflow.spark.problems import SinkError
 from onceflow.spark.progress import PROGRESS_TOPIC, Finished, Progress
-from onceflow.spark.query import MicroBatch, query_is_active, running_batch
+from onceflow.spark.query import MicroBatch, SourceOffsets, query_is_active, running_batch
 from onceflow.spark.resuming import Resuming
 from onceflow.spark.stopping import stop_is_recognised
 from onceflow.spark.writing import WriteSettings, check_columns
@@ -168,7 +168,8 @@ class KafkaSink:
         self._writer.fence(batch.batch_id)
         self._progress = self._writer.progress(batch.batch_id)
         self._check_writable(PROGRESS_TOPIC)
-        self._resuming.check_run(self._progress, batch, self._writer.group_offsets(self._own_offsets(batch)))
+        own = self._on_own_cluster(batch)
+        self._resuming.check_run(self._progress, batch, self._writer.group_offsets(own.ends), own.starts)
         self._known_run = batch.run_id
 
     def _check_topics(self) -> None:
@@ -197,22 +198,22 @@ class KafkaSink:
             started_ms=self._writer.listeners.started_ms,
             previous=_finished(self._last, batch),
         )
-        return Recorded(progress, self._own_offsets(batch))
+        return Recorded(progress, self._on_own_cluster(batch).ends)
 
-    def _own_offsets(self, batch: MicroBatch) -> dict[TopicPartition, int]:
-        """Of the topics that are on the cluster of this sink, and there. Those of another cluster are in the progress
+    def _on_own_cluster(self, batch: MicroBatch) -> MicroBatch:
+        """Of topics that are on the cluster of this sink, and there. Those of another cluster are in the progress
         record only; and Kafka refuses offsets of topics that it does not have (any more)."""
-        found: dict[TopicPartition, int] = {}
         ours = [source for source in batch.sources if source.topic_ids or self._is_same_cluster(source.servers)]
         topics = self._topics({topic for source in ours for topic, _ in source.end})
-        for source in ours:
-            for (topic, partition), at in source.end.items():
-                there = topics.get(topic)
-                if there is None or partition not in there.leaders:
-                    continue
-                if there.id is None or source.topic_ids.get(topic) in (None, to_text(there.id)):
-                    found[topic, partition] = min(at, found.get((topic, partition), at))
-        return found
+
+        def is_there(source: SourceOffsets, where: TopicPartition) -> bool:
+            topic, partition = where
+            there = topics.get(topic)
+            if source not in ours or there is None or partition not in there.leaders:
+                return False
+            return there.id is None or source.topic_ids.get(topic) in (None, to_text(there.id))
+
+        return batch.only(is_there)
 
     def _is_same_cluster(self, servers: Collection[str]) -> bool:
         """Of a source that does not say the ids of its topics."""

@@ -108,6 +108,19 @@ def test_a_record_does_not_grow_with_topics_that_come_and_go() -> None:
     assert len(progress.to_batch(producer_id=9, epoch=3, sequence=0)) < 4096
 
 
+def test_topics_with_many_partitions_are_forgotten_sooner() -> None:
+    """A record that is larger than its topic takes would be the end of the app."""
+    progress = None
+    for day in range(9):
+        ends = {(f"day-{day}", number): 1 for number in range(900)}
+        sources = (SourceOffsets(start=ends, end=ends),)
+        batch = MicroBatch(query_id="q", run_id="r", batch_id=day, entry="", sources=sources)
+        progress = Progress.after(batch, progress, app_id=APP)
+    assert progress is not None
+    assert {topic for topic, _ in progress.left} == {"day-6", "day-7"}
+    assert len(progress.to_batch(producer_id=1, epoch=0, sequence=0)) < 100_000
+
+
 def test_offsets_are_written_as_sparks_kafka_source_writes_them() -> None:
     offsets = {("b", 0): 1, ("a", 10): 3, ("a", 2): 4}
     assert to_json(offsets) == {"a": {"2": 4, "10": 3}, "b": {"0": 1}}

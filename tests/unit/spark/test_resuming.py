@@ -85,43 +85,43 @@ def test_a_batch_that_was_committed_in_this_very_run_is_another_sinks() -> None:
 
 def test_a_gap_is_refused_unless_told(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(CheckpointMismatch, match=r"batch 6 .* none after batch 4: .*missing_batches='accept'"):
-        resuming().check_run(known(4, 50), batch(6, 60, 70), {})
-    resuming(missing="accept").check_run(known(4, 50), batch(6, 60, 70), {})
+        resuming().check_run(known(4, 50), batch(6, 60, 70))
+    resuming(missing="accept").check_run(known(4, 50), batch(6, 60, 70))
     assert "batch 6 of 'app' is next, and the database knows of none after batch 4" in caplog.text
 
 
 def test_no_gap_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    resuming().check_run(known(4, 50), batch(5, 50, 60), {})
-    resuming().check_run(known(4, 50), batch(4, 40, 50), {})
-    resuming().check_run(known(4, 50), batch(9, 50, 60, "another"), {})
-    resuming().check_run(None, batch(0, 90, 95), {})
+    resuming().check_run(known(4, 50), batch(5, 50, 60))
+    resuming().check_run(known(4, 50), batch(4, 40, 50))
+    resuming().check_run(known(4, 50), batch(9, 50, 60, "another"))
+    resuming().check_run(None, batch(0, 90, 95))
     assert caplog.text == ""
 
 
 def test_the_next_batch_of_a_checkpoint_must_start_where_the_last_one_ended() -> None:
     with pytest.raises(CheckpointMismatch, match="another batch 5"):
-        resuming().check_run(known(4, 50), batch(5, 51, 60), {})
+        resuming().check_run(known(4, 50), batch(5, 51, 60))
 
 
 def test_partitions_and_topics_that_come_and_go_are_no_contradiction() -> None:
     come = batch(5, 50, 60, sources=(read({ORDERS: 50, ("new", 0): 0}, {ORDERS: 60, ("new", 0): 7}),))
-    resuming().check_run(known(4, 50, offsets={ORDERS: 50, ("gone", 0): 3}), come, {})
+    resuming().check_run(known(4, 50, offsets={ORDERS: 50, ("gone", 0): 3}), come)
 
 
 def test_an_app_that_is_not_known_and_does_not_begin_with_the_first_batch_is_refused_unless_told() -> None:
     with pytest.raises(CheckpointMismatch, match=r"batch 9 is next, and Kafka knows nothing of an app 'app'"):
-        resuming(keeper="Kafka").check_run(None, batch(9, 90, 95), {})
-    resuming(keeper="Kafka", missing="accept").check_run(None, batch(9, 90, 95), {})
+        resuming(keeper="Kafka").check_run(None, batch(9, 90, 95))
+    resuming(keeper="Kafka", missing="accept").check_run(None, batch(9, 90, 95))
 
 
 @pytest.mark.parametrize("number", [0, 9])
 def test_a_replay_after_the_progress_was_lost_is_refused_since_the_group_knows_better(number: int) -> None:
     with pytest.raises(CheckpointMismatch, match=r"group 'app' has committed offset 95 .* progress was lost"):
-        resuming(keeper="Kafka").check_run(None, batch(number, 90, 95), {ORDERS: 95})
+        resuming(keeper="Kafka").check_run(None, batch(number, 90, 95), {ORDERS: 95}, {ORDERS: 90})
 
 
 def test_after_the_progress_was_lost_a_batch_that_the_group_does_not_know_is_written() -> None:
-    resuming(keeper="Kafka").check_run(None, batch(9, 90, 95), {ORDERS: 90})
+    resuming(keeper="Kafka").check_run(None, batch(9, 90, 95), {ORDERS: 90}, {ORDERS: 90})
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,42 @@ def test_after_the_progress_was_lost_a_batch_that_the_group_does_not_know_is_wri
 )
 def test_after_the_progress_was_lost_what_the_group_cannot_prove_is_refused(unclear: MicroBatch) -> None:
     with pytest.raises(CheckpointMismatch, match="knows nothing"):
-        resuming(keeper="Kafka").check_run(None, unclear, {ORDERS: 90})
+        resuming(keeper="Kafka").check_run(None, unclear, {ORDERS: 90}, unclear.starts or {ORDERS: 90})
 
 
 def test_a_group_that_is_further_than_the_progress_is_refused() -> None:
     with pytest.raises(CheckpointMismatch, match=r"offset 60 of partition 0 of 'orders'.*ends at 50"):
         resuming(keeper="Kafka").check_run(known(4, 50), batch(5, 50, 60), {ORDERS: 60})
+
+
+@pytest.mark.parametrize("before", [None, known(4, 50)], ids=["all of it was lost", "it is an older one"])
+def test_a_group_with_an_offset_of_a_partition_that_the_progress_does_not_know_is_refused(
+    before: Progress | None,
+) -> None:
+    """All that the lost progress had was of this partition, which has appeared with that batch."""
+    appeared = ("orders", 1)
+    replayed = batch(5, 50, 50, sources=(read({ORDERS: 50}, {ORDERS: 50, appeared: 7}),))
+    with pytest.raises(CheckpointMismatch, match=r"offset 7 of partition 1 of 'orders'.*has nothing of it"):
+        resuming(keeper="Kafka").check_run(before, replayed, {ORDERS: 50, appeared: 7}, {ORDERS: 50})
+    resuming(keeper="Kafka").check_run(known(4, 50), replayed, {ORDERS: 50, appeared: 0}, {ORDERS: 50})
+
+
+def test_a_topic_of_the_same_name_on_another_cluster_is_not_compared_with_the_group() -> None:
+    """The progress has the lowest offset of both topics, the group that of one."""
+    resuming(keeper="Kafka").check_run(known(4, 50, ambiguous=frozenset({"orders"})), batch(5, 50, 60), {ORDERS: 90})
+    with pytest.raises(CheckpointMismatch, match="offset 91"):
+        resuming(keeper="Kafka").check_run(None, batch(5, 50, 60), {ORDERS: 91}, {ORDERS: 90})
+
+
+def test_a_checkpoint_in_which_the_batch_that_was_committed_last_is_another_one_is_refused() -> None:
+    """A copy of the checkpoint has gone another way. Of sources that are not Kafka no offset would show that."""
+    files = {"sources": (), "has_other_sources": True}
+    with pytest.raises(CheckpointMismatch, match="goes another way"):
+        resuming().check_run(known(4, 50), batch(5, 0, 0, entry_of={4: "entry of another file"}.get, **files))
+    for told in ("refuse", "accept"):
+        with pytest.raises(CheckpointMismatch, match="goes another way"):
+            resuming(missing=told).check_run(known(4, 50), batch(7, 0, 0, entry_of={4: "another"}.get, **files))
+    resuming().check_run(known(4, 50), batch(5, 0, 0, entry_of={4: "entry 4"}.get, **files))
 
 
 def test_a_group_that_is_behind_proves_nothing() -> None:
@@ -191,6 +221,18 @@ def test_a_topic_that_was_left_and_is_read_again_must_begin_where_it_was_left() 
     sources = (read({ORDERS: 50, ("left", 0): 0}, {ORDERS: 60, ("left", 0): 9}),)
     with pytest.raises(CheckpointMismatch, match="'left' starts at 0, and the app has written everything below 7"):
         resuming().was_committed(before, batch(0, 0, 0, "another", sources=sources))
+
+
+def test_a_partition_that_the_app_has_never_read_must_begin_at_its_beginning() -> None:
+    """It has appeared since, and its first records are as new to the app as the next ones."""
+    for start in (5, 0):
+        sources = (read({ORDERS: 50, ("orders", 1): start}, {ORDERS: 60, ("orders", 1): 9}),)
+        new = batch(0, 0, 0, "another", sources=sources)
+        if start:
+            with pytest.raises(CheckpointMismatch, match=r"partition 1 of 'orders' starts at 5.*nothing of this one"):
+                resuming().was_committed(known(4, 50), new)
+        else:
+            assert not resuming().was_committed(known(4, 50), new)
 
 
 @pytest.mark.parametrize(
