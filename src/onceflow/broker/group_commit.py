@@ -80,12 +80,10 @@ class GroupCommit:
         outcomes = list(zip(partitions, jobs, round_.result(), strict=True))
         # Failures first: they take back what came meanwhile too, and the next round must not find it and count it as
         # flushed. Then the next round, before the answers go out: the disk should not wait for us.
-        try:
-            for partition, _, error in outcomes:
-                if error is not None and not partition.log.closed:
-                    self._fail(partition, error)
-        finally:
-            self._start_round()
+        for partition, _, error in outcomes:
+            if error is not None and not partition.log.closed:
+                self._fail(partition, error)
+        self._start_round()
         for partition, job, error in outcomes:
             if partition.log.closed:
                 partition.wake()
@@ -100,8 +98,16 @@ class GroupCommit:
             partition.log.fail_flush()
             if partition.on_taken_back is not None:
                 partition.on_taken_back()
-        finally:
-            partition.refuse_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+        except Exception:
+            # The others of this round must be told all the same, of a failure above all: with the next round, a log
+            # that was not taken back would count as flushed.
+            logger.exception(
+                "%s-%d could not be read again after a failed flush. Restart the broker: until then it may know more "
+                "than its disk does.",
+                partition.topic,
+                partition.index,
+            )
+        partition.refuse_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
 
     async def checkpoint(self, partition: Partition) -> None:
         """Write a checkpoint of a partition in the disk thread."""

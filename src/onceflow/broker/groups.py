@@ -164,12 +164,10 @@ class Groups:
 
     def _append(self, index: int, records: Sequence[KeyValue], producer: tuple[int, int] | None = None) -> int:
         """Returns the offset of the first record."""
-        first_offset = self.log.partitions[index].log.end_offset
         try:
-            self.log.append(index, records, producer=producer)
+            return self.log.append(index, records, producer=producer)
         except ProtocolError as error:
             raise ProtocolError(_as_coordinator_error(error.code), error.message) from error
-        return first_offset
 
     def end_transaction(self, index: int, producer_id: int, commit: bool) -> None:
         """A marker was appended to a partition of the offsets topic."""

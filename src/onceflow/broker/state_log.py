@@ -98,13 +98,12 @@ class StateLog:
         count = len(self.partitions)
         return partition_of(key, count) if count > 1 else 0
 
-    def append(self, index: int, records: Sequence[KeyValue], *, producer: tuple[int, int] | None = None) -> None:
-        """Write records as one batch; `producer` (id and epoch) makes it part of that producer's transaction.
+    def append(self, index: int, records: Sequence[KeyValue], *, producer: tuple[int, int] | None = None) -> int:
+        """Write records, at least one, as one batch; returns the offset of the first.
 
-        Raises `ProtocolError`, with nothing written, if the disk refuses or the producer is fenced.
+        `producer` (id and epoch) makes it part of that producer's transaction. Raises `ProtocolError`, with nothing
+        written, if the disk refuses or the producer is fenced.
         """
-        if not records:
-            return
         self.open()
         now_ms = self._node.clock.now_ms()
         entries = [Record(at, now_ms, key, value) for at, (key, value) in enumerate(records)]
@@ -115,12 +114,13 @@ class StateLog:
                 entries, base_offset=0, producer_id=producer[0], producer_epoch=producer[1], transactional=True
             )
         try:
-            self._node.write(self.partitions[index], memoryview(bytearray(batch)), read_header(batch))
+            appended = self._node.write(self.partitions[index], memoryview(bytearray(batch)), read_header(batch))
         except ProtocolError as error:
             if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                 self._refused = (now_ms, error.message or "")
             raise
         self._refused = None
+        return appended.base_offset
 
     @property
     def trouble(self) -> str:
@@ -138,11 +138,14 @@ class StateLog:
             done(ErrorCode.NONE)
             return
         partition = self.partitions[index]
-        if partition.log.end_offset <= partition.log.high_watermark:
+        log = partition.log
+        # What a log that awaits its repair has above the high watermark is void: the coordinator does not know it any
+        # more, and it will never be on disk.
+        if log.awaits_repair or log.end_offset <= log.high_watermark:
             done(ErrorCode.NONE)
         else:
             partition.when_durable(
-                partition.log.end_offset, lambda error: done(ErrorCode.COORDINATOR_NOT_AVAILABLE if error else error)
+                log.end_offset, lambda error: done(ErrorCode.COORDINATOR_NOT_AVAILABLE if error else error)
             )
 
     def replay(self, index: int) -> Iterator[tuple[BatchHeader, list[Record]]]:

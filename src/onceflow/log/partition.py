@@ -35,7 +35,7 @@ from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.aborted import AbortedTransaction
 from onceflow.log.files import File, FileSlice, FileSystem
 from onceflow.log.recovery import SNAPSHOT_SUFFIX, Recovered, recover, snapshots
-from onceflow.log.segment import Segment, file_name
+from onceflow.log.segment import ABORTED_SUFFIX, Segment, file_name
 from onceflow.wire.batch import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
@@ -290,11 +290,13 @@ class PartitionLog:
         if self._files.size(self.active.log.path) > self.active.size:  # a write that failed left bytes behind
             self.active.log.truncate(self.active.size)
             self.active.log.sync()
+        # As may have been left there. Before the segment is made: if that fails, the active one grows past its offset,
+        # and a restart would end the log at a segment that begins too early.
+        self._files.remove(self.directory / file_name(self.end_offset, ABORTED_SUFFIX))
         segment = Segment(self._files, self.directory, self.end_offset)
         if segment.size:  # left by an attempt that failed before this one
             segment.log.truncate(0)
         segment.start_indexes()
-        segment.forget_aborted(0)  # as may have been left there
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
         self._unsaved.append(segment)

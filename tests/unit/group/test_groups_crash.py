@@ -210,6 +210,29 @@ def test_a_commit_that_could_not_be_written_is_refused_and_changes_nothing() -> 
     assert committed_offset(broker, "g", "t", 0) == 5
 
 
+def broker_with_a_log_to_cut() -> MemoryBroker:
+    """An offset is on disk; of five more the flush failed, and so did the way back."""
+    broker = new_broker()
+    send_commit(broker, "g", 5)
+    broker.settle()
+    for offset in range(6, 11):
+        send_commit(broker, "g", offset)
+    broker.files.sync_failures = 2
+    broker.settle()
+    [partition] = broker.node.groups.log.partitions
+    assert partition.log.awaits_repair
+    return broker
+
+
+def test_while_the_log_waits_to_be_cut_readers_are_answered_and_hold_up_nobody() -> None:
+    broker = broker_with_a_log_to_cut()
+    assert committed_offset(broker, "g", "t", 0) == 5
+    assert describe(broker, "g").group_state == "Empty"
+    reply = send_commit(broker, "g", 11)
+    broker.settle()
+    assert (outcome(reply), committed_offset(broker, "g", "t", 0)) == (ErrorCode.NONE, 11)
+
+
 def test_members_are_told_to_look_again_when_a_flush_fails_and_find_the_group_as_it_was() -> None:
     broker = new_broker()
     member = MemoryMember(broker, "g").join().sync()
@@ -474,6 +497,16 @@ def test_a_pending_offset_that_could_not_be_flushed_is_not_pending() -> None:
     assert outcome(reply) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert committed_offset(broker, "g", "t", 0) == -1
     assert not broker.node.groups.coordinator_of("g").offsets.has_pending("g")
+
+
+def test_an_offset_that_was_committed_while_the_log_was_cut_gives_way_to_a_later_transaction() -> None:
+    broker = broker_with_a_log_to_cut()
+    assert outcome(_settled(broker, send_commit(broker, "g", 6))) == ErrorCode.NONE
+    producer = MemoryProducer(broker, "app").init()
+    assert outcome(_settled(broker, producer.send_offset("g", "t", 0, 7))) == ErrorCode.NONE
+    assert producer.took_end(_settled(broker, producer.send_end(commit=True)))
+    assert committed_offset(broker, "g", "t", 0) == 7
+    assert committed_offset(broker.killed(), "g", "t", 0) == 7
 
 
 def _settled(broker: MemoryBroker, reply: Reply) -> Reply:

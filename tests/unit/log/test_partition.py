@@ -177,6 +177,25 @@ def test_a_failed_write_right_after_a_roll_changes_nothing_and_its_retry_succeed
     assert numbers(open_log(files.kill(), SMALL)) == [0, 1, 2, 3, 4]
 
 
+def test_a_segment_that_could_not_be_begun_is_not_there_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before it goes on growing: two segments would have the same offsets, and the log would end there."""
+
+    def refuse(path: Path) -> None:
+        raise StorageError(f"Could not remove {path}: Input/output error.")
+
+    files = MemoryFileSystem()
+    log = open_log(files, SMALL)
+    write(log, 0)
+    with monkeypatch.context() as sick:
+        sick.setattr(files, "remove", refuse)
+        with pytest.raises(StorageError):
+            log.roll()
+    write(log, 1, 2, 3)
+    flush(log)
+    assert bases(log) == [0, 3]
+    assert numbers(open_log(files.kill(), SMALL)) == [0, 1, 2, 3]
+
+
 def test_what_a_failed_write_left_behind_does_not_stay_in_a_sealed_segment() -> None:
     """It would be served to readers after a restart."""
     files = MemoryFileSystem()
