@@ -38,6 +38,7 @@ __all__ = [
     "split",
     "to_json",
     "topic_ids_in",
+    "went_back",
 ]
 
 OffsetsOf = Mapping[TopicPartition, int]
@@ -148,10 +149,15 @@ def loss(start: OffsetsOf, end: OffsetsOf, earliest_of_new: OffsetsOf) -> str | 
         return f"{name_all(gone)} appeared while the query ran, and disappeared before being read"
     if cut := [place for place, offset in earliest_of_new.items() if offset > 0]:
         return f"{name_all(cut)} appeared while the query ran, and already lost what was written first"
-    if back := [place for place in end if place in start and end[place] < start[place]]:
+    if back := went_back(start, end):
         place = min(back)
         return f"{name_all(back)} went back, from offset {start[place]} to {end[place]}"
     return None
+
+
+def went_back(start: OffsetsOf, end: OffsetsOf) -> list[TopicPartition]:
+    """The partitions that end before where they start."""
+    return [place for place in end if place in start and end[place] < start[place]]
 
 
 def name_all(places: Collection[TopicPartition], most: int = 5) -> str:

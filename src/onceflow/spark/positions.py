@@ -19,7 +19,7 @@ from onceflow.client.settings import ClientSettings
 from onceflow.client.topic_ids import to_text
 from onceflow.errors import ConfigError
 from onceflow.spark.options import Committed, Everywhere, Offsets, Position, SourceOptions, Timestamps
-from onceflow.spark.planning import name_all, other_topics
+from onceflow.spark.planning import name_all, other_topics, went_back
 from onceflow.spark.progress import PROGRESS_TOPIC, committed_start
 
 __all__ = ["Positions", "connected", "disconnect"]
@@ -126,7 +126,7 @@ class Positions:
             if others := other_topics(topic_ids or {}, self.topic_ids):
                 if time.monotonic() >= deadline:
                     return found
-            elif attempt >= self._options.retries or not _is_behind(found, known):
+            elif attempt >= self._options.retries or not went_back(known, found):
                 return found
             log.debug("asking again: %s", f"other topics are called {others}" if others else "a partition went back")
             time.sleep(self._options.retry_interval_s)
@@ -177,10 +177,6 @@ class Positions:
 def _matches(pattern: str, topic: str) -> bool:
     """Anywhere in the name, as Spark's source does; a pattern for whole names says so with ^ and $."""
     return topic not in UNSEEN_TOPICS and re.search(pattern, topic) is not None
-
-
-def _is_behind(found: Mapping[TopicPartition, int], known: Mapping[TopicPartition, int]) -> bool:
-    return any(found[place] < offset for place, offset in known.items() if place in found)
 
 
 def _check_topics(given: Mapping[str, str], found: Mapping[str, str]) -> None:

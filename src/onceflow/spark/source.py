@@ -77,6 +77,7 @@ from onceflow.spark.planning import (
     split,
     to_json,
     topic_ids_in,
+    went_back,
 )
 from onceflow.spark.positions import Positions, connected, disconnect
 from onceflow.wire.batch import BatchHeader
@@ -265,10 +266,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is None else to_json(end, self._latest_ids)
 
     def _look(self, known: OffsetsOf, ids: TopicIds) -> None:
-        if self._target is None or other_topics(ids, self._latest_ids):
+        if self._target is None or other_topics(ids, self._latest_ids) or went_back(known, self._target):
             self._latest = self._positions.latest(known, ids)
             self._latest_ids = self._positions.topic_ids
-            if self._target is not None:  # of another topic by now, unless a broker was behind
+            if self._target is not None:  # it was another topic's, or a broker was behind
                 self._target = self._latest
         else:
             self._latest = self._target

@@ -296,6 +296,15 @@ def test_available_now_from_the_latest_ends_even_if_records_came_in_between() ->
         assert reader.latestOffset(start, EVERYTHING) == start == {"orders": {"0": 12}}
 
 
+def test_available_now_looks_again_if_its_end_is_before_what_was_read() -> None:
+    """It may have come from a leader that did not know yet how far its predecessor got."""
+    kafka = FakePositions({P0: 10, P1: 4})
+    reader = stream(kafka, failOnDataLoss="false")
+    reader.prepareForTriggerAvailableNow()
+    kafka.ends = {P0: 12, P1: 4}
+    assert next_end(reader, {"orders": {"0": 12, "1": 0}}) == {P0: 12, P1: 4}
+
+
 def test_a_trigger_that_asks_for_everything_overrules_the_limit() -> None:
     kafka = FakePositions({P0: 10})
     reader = stream(kafka, maxOffsetsPerTrigger="6")
