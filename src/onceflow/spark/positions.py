@@ -142,7 +142,7 @@ class Positions:
             _check_complete(position.of, partitions)
             _check_topics(position.topic_ids, self.topic_ids)
             return self._resolve_special(position.of)
-        return self._resolve_special(self._at_times(position, partitions))
+        return self._at_times(position, partitions)
 
     def _committed(self, position: Committed) -> dict[TopicPartition, int]:
         # In this order: it fences, and whatever ended before that is in the offsets that it then reads.
@@ -157,13 +157,15 @@ class Positions:
         if position.everywhere is not None:
             times = dict.fromkeys(partitions, position.everywhere)
         _check_complete(times, partitions)
+        # In this order: a record that comes in between and is new enough is found, and not passed over.
+        ends = self._ask(dict.fromkeys(times, LATEST)) if position.or_latest else {}
         found = self._ask(times)
         if not position.or_latest and (without := [place for place, offset in found.items() if offset < 0]):
             raise ConfigError(
                 f"no record of {name_all(without)} is as new as {times[min(without)]}; "
                 f"startingOffsetsByTimestampStrategy=latest would start at the end there"
             )
-        return {place: offset if offset >= 0 else LATEST for place, offset in found.items()}
+        return {place: offset if offset >= 0 else ends[place] for place, offset in found.items()}
 
     def _resolve_special(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         asked = self._ask({place: offset for place, offset in offsets.items() if offset in (EARLIEST, LATEST)})
