@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from onceflow.client.admin import Admin, TopicMissingError
 from onceflow.client.settings import ClientSettings
@@ -76,11 +77,12 @@ def test_records_that_are_deleted_while_it_runs_are_an_error(topic: Topic, lande
     assert landed.count() == 20
 
 
-def recreate(topic: Topic) -> None:
+def recreate(topic: Topic, partitions: int = 2) -> None:
     admin = Admin(ClientSettings(bootstrap=topic.bootstrap))
     admin.delete(topic.name)
     eventually(lambda: topic.name not in [each.name for each in admin.topics()], "the topic is gone")
-    admin.create(topic.name, partitions=2, replication_factor=1)
+    admin.create(topic.name, partitions=partitions, replication_factor=1)
+    topic.partitions = partitions
 
 
 @pytest.mark.daily_on_kafka
@@ -125,6 +127,44 @@ def test_a_topic_that_is_created_anew_while_it_runs_is_noticed(topic: Topic, lan
         running.join(60)
     with pytest.raises(DataLossError, match="was deleted and created again"):
         topic.consume(landed.url)
+
+
+def test_a_partition_that_a_new_topic_gets_later_is_read_from_its_first_record(topic: Topic, landed: Landed) -> None:
+    topic.write(20)
+    topic.consume(landed.url)
+    recreate(topic, partitions=1)
+    topic.write(4)
+    topic.consume(landed.url, fail_on_data_loss=False)
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
+    for future in admin.create_partitions([NewPartitions(topic.name, 2)]).values():
+        future.result(30)
+    topic.write(30, partition=1)  # more than the group had read of that partition in the old topic
+    topic.consume(landed.url)
+    landed.check(topic)
+
+
+def test_the_end_of_a_topic_that_is_created_anew_and_shorter_is_reached(topic: Topic, landed: Landed) -> None:
+    topic.write(20)
+    old, topic.committed = topic.committed, []
+    deadline = time.monotonic() + 60
+
+    def land_and_recreate(cursor: Any, records: list[Record]) -> None:
+        land(cursor, records)
+        if not topic.committed:
+            recreate(topic, partitions=1)
+            topic.write(4)
+
+    topic.consume(
+        landed.url,
+        land_and_recreate,
+        fail_on_data_loss=False,
+        max_records=5,
+        stop=lambda: time.monotonic() > deadline,
+    )
+    assert time.monotonic() < deadline
+    rows = landed.rows()
+    assert set(topic.committed) <= set(rows) <= {*topic.committed, *old}
+    assert len(rows) == 5 + 4
 
 
 def test_a_group_from_before_topics_had_ids_goes_on_and_gets_them(topic: Topic, landed: Landed) -> None:

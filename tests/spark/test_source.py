@@ -466,6 +466,25 @@ def test_a_stream_that_lost_records_ends_or_goes_on_with_what_is_there(
     lenient.stop()
 
 
+def test_records_that_are_deleted_before_a_first_batch_is_replayed_are_lost(
+    kafka: Kafka, new_name: Callable[[], str]
+) -> None:
+    """The driver that planned it died. What "earliest" is now is not where the stream began."""
+    topic = kafka.create(new_name())
+    kafka.send(topic, [str(offset) for offset in range(6)])
+    kafka.delete_below(topic, 1)
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    first = stream_reader(kafka, **options)
+    logged = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
+    kafka.delete_below(topic, 4)
+    strict, lenient = (stream_reader(kafka, **options, failOnDataLoss=loss) for loss in ("true", "false"))
+    with pytest.raises(DataLossError, match=rf"^offsets 1 to 3 of {topic}-0 are gone: "):
+        rows_until(strict, strict.initialOffset(), logged)
+    assert rows_until(lenient, lenient.initialOffset(), logged) == [b"4", b"5"]
+    assert lenient.latestOffset(logged, lenient.getDefaultReadLimit()) == logged, "nothing is new"
+    lenient.stop()
+
+
 def values_of(reader: DataSourceReader, work: Iterable[InputPartition]) -> list[bytes | None]:
     return [value for each in work for batch in reader.read(each) for value in batch.column("value").to_pylist()]  # type: ignore[union-attr]
 

@@ -16,6 +16,7 @@ __all__ = ["Admin", "Partition", "Topic", "TopicDescription", "TopicExistsError"
 
 SETTLE_S = 5.0  # brokers learn of a new or deleted topic, and of its leaders, a moment after it is decided
 SETTLE_POLL_S = 0.02
+NO_TOPIC_ID = "A" * 22  # zero, which is all that librdkafka knows of a topic whose broker says no id
 
 
 class TopicMissingError(ClientError):
@@ -93,11 +94,12 @@ class Admin:
         return _topic(name, found)
 
     def topic_ids(self, names: Collection[str]) -> dict[str, str]:
-        """As Kafka prints them. Raises `TopicMissingError` if a topic is not there."""
+        """As Kafka prints them; none, if the broker is too old. Raises `TopicMissingError` if a topic is not there."""
         from confluent_kafka import KafkaError, KafkaException
 
         try:
-            return {name: _topic_id(found.topic_id) for name, found in self._described(names).items()}
+            found = {name: _topic_id(each.topic_id) for name, each in self._described(names).items()}
+            return {name: topic_id for name, topic_id in found.items() if topic_id != NO_TOPIC_ID}
         except KafkaException as problem:
             if problem.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
                 for name in names:

@@ -10,19 +10,21 @@ Invariants:
   what is not there yet (an open transaction, no leader, a broker that restarts) is waited for, and after `patience_s`
   without any progress raises the reason. Never silence in place of records.
 - **The position moves by batches that were delivered, and by nothing else.** A batch that begins behind the position
-  says that nothing is left before it: a broker answers with the first batch at or after the offset. An answer without
-  batches says nothing, however often it comes: a broker with tiered storage gives one each time its remote read takes
-  too long. What compaction removed is always followed by a batch. The active segment is not cleaned, and of what is
-  cleaned the last batch stays, if need be without records (Kafka from 3.9 on, KAFKA-17076, and our broker). To a reader
-  of committed records the next batch may be invisible, since it belongs to an open transaction; then it is looked at
-  as a reader of everything, and if it begins at `end` or later, nothing is left before. Older Kafka can lose the end of
-  a compacted log to the cleaner; there nobody can tell, and that is an error (`NothingDelivered`).
+  says that nothing is left before it: a broker answers with the first batch at or after the offset. (Unless the log,
+  too, begins behind it: then what was there is deleted.) An answer without batches says nothing, however often it
+  comes: a broker with tiered storage gives one each time its remote read takes too long. What compaction removed is
+  always followed by a batch. The active segment is not cleaned, and of what is cleaned the last batch stays, if need be
+  without records (Kafka from 3.9 on, KAFKA-17076, and our broker). To a reader of committed records the next batch may
+  be invisible, since it belongs to an open transaction; then it is looked at as a reader of everything, and if it
+  begins at `end` or later, nothing is left before. Older Kafka can lose the end of a compacted log to the cleaner;
+  there nobody can tell, and that is an error (`NothingDelivered`).
 - Nothing here changes anything at the broker, so every question may be asked again.
 - **A range is of one topic, not of a name.** Topics are named by id in the request itself (Fetch 13, KIP-516): the id
   that the caller gives, or the one that the topic had when the reading began. So what is read is never of another topic
   that got the name since; that raises `TopicRecreated`. To ask for ids by Metadata before and after would not do: that
   is answered by any broker, which may not know yet. It may also know less than the caller, so another id has to stay
-  for a moment before it is believed, as a topic that is missing has.
+  for a moment before it is believed, as a topic that is missing has. Brokers that know ids, and whose Fetch does not
+  (Kafka 2.8 and 3.0), are asked by name, and after each answer whose name it is: there is nothing better.
 - The leader is asked, with the epoch in which it leads (KIP-320). From version 11 on followers answer too (KIP-392),
   but a broker that has become a follower knows a newer epoch, and refuses. A leader may send its readers to a follower,
   and they go: that one may be behind, but silence is never taken for the end. `fetch` without a topic id uses
@@ -152,6 +154,8 @@ class Fetched:
     """Producer id and first offset of the transactions aborted in there; empty unless committed records were asked."""
     preferred_replica: int | None = None
     """Whom the leader wants to be asked instead; then there are no batches."""
+    by_id: bool = False
+    """Whether it is certainly of the topic with the id that was given: an old broker goes by the name."""
 
 
 def fetch(
@@ -170,7 +174,8 @@ def fetch(
     """What the leader has from an offset on. Raises `Refused`, for example with `OFFSET_OUT_OF_RANGE`.
 
     At least one whole batch if there is any, whatever `max_bytes` says. `NotYet`: the broker's quota is used up. With a
-    topic id (of the topic of this name) another topic is never read: `Refused` with `UNKNOWN_TOPIC_ID`.
+    topic id (of the topic of this name) another topic is never read: `Refused` with `UNKNOWN_TOPIC_ID`; unless the
+    broker is too old for that (`Fetched.by_id`).
     """
     broker = cluster.node(leader)
     by_id = topic_id is not None and broker.version(FetchRequest, at_most=BY_ID_VERSION) == BY_ID_VERSION
@@ -202,6 +207,7 @@ def fetch(
         batches=_whole_batches(found, doing),
         aborted=[(each.producer_id, each.first_offset) for each in found.aborted_transactions or ()],
         preferred_replica=found.preferred_read_replica if found.preferred_read_replica >= 0 else None,
+        by_id=by_id,
     )
 
 
@@ -319,6 +325,7 @@ class _RangeReader:
     def step(self) -> list[Batch]:
         """The visible batches of one fetch, perhaps none. Raises `NotYet` if there is nothing to go on with."""
         fetched = self._fetch()
+        self._check_log_start(fetched)
         if not fetched.batches:
             return self._without_batches(fetched)
         position = self.position
@@ -337,6 +344,8 @@ class _RangeReader:
             if not fetched.batches and fetched.preferred_replica is not None:
                 self._replica = fetched.preferred_replica
                 fetched = self._fetch_from(self._replica, everything)
+            if self._topic_id is not None and not fetched.by_id:
+                self._find_leader()  # raises if the name is another topic's by now
             return fetched
         except ClientError as problem:
             self._forget_leader()
@@ -388,10 +397,18 @@ class _RangeReader:
         self._bytes_per_offset = sum(header.size for header, _ in batches) / (last + 1 - first)
         self.position = last + 1
 
+    def _check_log_start(self, fetched: Fetched) -> None:
+        """What is before the log's beginning is not there because it was deleted, and not because of compaction."""
+        if fetched.log_start <= self.position:
+            return
+        if fetched.batches and fetched.batches[0][0].base_offset <= self.position:
+            return  # deleted since it was read
+        self._forget_leader()
+        self._raise_if_lost()
+        raise NotYet(f"the log of {self._name} begins at {fetched.log_start} at a broker, and earlier at its leader")
+
     def _without_batches(self, fetched: Fetched) -> list[Batch]:
         readable = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
-        if fetched.log_start > self.position:
-            self._raise_if_lost()
         if readable >= self._end:
             if readable < fetched.high_watermark and self._goes_on_behind_the_end():
                 self.position = self._end
@@ -415,8 +432,9 @@ class _RangeReader:
 
     def _goes_on_behind_the_end(self) -> bool:
         """Whether the first batch from the position on, visible or not, begins behind the range."""
-        batches = self._fetch(everything=True).batches
-        return bool(batches) and batches[0][0].base_offset >= self._end
+        fetched = self._fetch(everything=True)
+        self._check_log_start(fetched)
+        return bool(fetched.batches) and fetched.batches[0][0].base_offset >= self._end
 
     def _raise_out_of_range(self) -> None:
         self._raise_if_lost()

@@ -106,15 +106,16 @@ class OffsetsTable:
                     [self._group, topic, partition, start, now_ms()],
                 )
 
-    def start_over(self, session: Session, starts: Mapping[TopicPartition, int]) -> None:
-        """In another topic of the same name. Whoever has these partitions is fenced: what was read of the old topic, or
-        at its offsets, cannot be written any more."""
-        for place, start in sorted(starts.items()):
+    def start_over(self, session: Session, topic: str, starts: Mapping[TopicPartition, int]) -> None:
+        """In another topic of the same name. Whoever has its partitions is fenced: what was read of the old topic, or
+        at its offsets, cannot be written any more. Partitions that only the old one had are among them: the new one may
+        get them later, and they are read from 0 then."""
+        for place in sorted({*starts, *self.read(session, [topic])}):
             session.execute(
                 f"INSERT INTO {self._quoted} AS known ({self._key}, next_offset, epoch, at_ms) "
                 f"VALUES (?, ?, ?, ?, 1, ?) ON CONFLICT ({self._key}) DO UPDATE SET "
                 "next_offset = excluded.next_offset, epoch = known.epoch + 1, at_ms = excluded.at_ms",
-                [self._group, *place, start, now_ms()],
+                [self._group, *place, starts.get(place, 0), now_ms()],
             )
 
     def fence(self, session: Session, places: Collection[TopicPartition]) -> dict[TopicPartition, Held]:

@@ -106,15 +106,17 @@ class Transactions:
 
         return self._prepared(step)
 
-    def start_over(self, topic: str, old: str, new: str, starts: Mapping[TopicPartition, int]) -> None:
-        """The topic of that name is another one now. Done once, whoever of the group notices."""
+    def start_over(self, topic: str, old: str, new: str, starts: Mapping[TopicPartition, int]) -> str:
+        """The topic of that name is another one now. Done once, whoever of the group notices. Returns the id of the
+        topic that the offsets are of: neither of the two, if somebody else has started over in one between them."""
 
-        def step(session: Session) -> None:
+        def step(session: Session) -> str:
             with session.transaction():
                 if self._topics.replace(session, topic, old, new):
-                    self._table.start_over(session, starts)
+                    self._table.start_over(session, topic, starts)
+                return self._topics.read(session, [topic]).get(topic, new)
 
-        self._prepared(step)
+        return self._prepared(step)
 
     def positions(self) -> dict[TopicPartition, int]:
         return self._prepared(lambda session: self._table.read(session, self._settings.topics))

@@ -186,8 +186,9 @@ class _Loop:
             missing = self._begin()
             others = _Occasionally(OTHERS_S)
             while not self._is_stopping() and (missing or not until_now):
-                self._round()
-                if until_now:
+                if self._round():
+                    missing = self._begin()  # what was missing was of the old topics
+                elif until_now:
                     missing = self._still_missing(missing, others)
             if self._is_unchecked:
                 self._start_over_in_other_topics()
@@ -246,8 +247,7 @@ class _Loop:
             old = self._topic_ids[topic]
             self._report(recreated(topic, old, topic_id), RECREATED_ADVICE)
             starts = {place: first for place, (first, _) in self._watermarks(self._places([topic])).items()}
-            self._transactions.start_over(topic, old, topic_id, starts)
-            self._topic_ids[topic] = topic_id
+            self._topic_ids[topic] = self._transactions.start_over(topic, old, topic_id, starts)
         return bool(others)
 
     def _check_positions(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -274,22 +274,23 @@ class _Loop:
 
     # --- one round
 
-    def _round(self) -> None:
+    def _round(self) -> bool:
+        """Whether the group begins anew in another topic."""
         member = self._joined()
         try:
             collected = member.collect()
         except Doubt as doubt:
-            self._look(member, doubt)
-            return
+            return self._look(member, doubt)
         work = _work(collected, member.held)
         if (work.moves or self._is_unchecked) and self._look_at_topics.is_due():
             self._is_unchecked = False
             if self._start_over_in_other_topics():
                 self._leave()  # what was collected may be of either topic
-                return
+                return True
         if work.moves:
             self._is_unchecked = True
             self._apply(member, work)
+        return False
 
     def _apply(self, member: Member, work: Work) -> None:
         try:
@@ -329,18 +330,18 @@ class _Loop:
         if member is not None:
             member.close()
 
-    def _look(self, member: Member, doubt: Doubt) -> None:
-        """Raises, or joins again: a partition that Kafka has refused to read from is not read any further."""
+    def _look(self, member: Member, doubt: Doubt) -> bool:
+        """Raises, or joins again: a partition that Kafka has refused to read from is not read any further. Returns
+        whether the group begins anew in another topic."""
         place = doubt.place
         if doubt.is_topic_missing:
             self._kafka().topic(place[0])  # raises if it is, and not only news to a broker
-            return
-        if self._start_over_in_other_topics():
-            self._leave()
-            return
-        if place in member.held:
+            return False
+        is_another = self._start_over_in_other_topics()
+        if not is_another and place in member.held:
             self._check_offset(member, place, member.held[place])
         self._leave()
+        return is_another
 
     def _check_offset(self, member: Member, place: TopicPartition, held: Held) -> None:
         """Raises, or moves to the nearest offset that there is: what is in between is lost, and nothing comes twice."""

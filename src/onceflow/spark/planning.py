@@ -4,7 +4,9 @@ An offset is where to read next, per partition. As JSON it is `{"orders": {"0": 
 writes it, always in the same order: Spark compares the texts to see whether there is anything new. Our source adds
 which topics these are, since a name may be another topic's later: `"@topic_ids": {"orders": "tTq..."}`. There is no
 "@" in the name of a topic, so keys that begin with it are not topics; who does not know them passes over them. Offsets
-in a checkpoint from before there were ids have none, and those of the next batch have.
+in a checkpoint from before there were ids have none, and those of the next batch have. The end of a first batch also
+says where it began, if that depends on what is there: `"@begin": {"orders": {"0": 5}}`, of partitions that did not
+begin at 0.
 
 `from_json`, `topic_ids_in` and `offsets_in` are the only readers of that format.
 
@@ -24,6 +26,7 @@ from onceflow.client.cluster import TopicPartition
 
 __all__ = [
     "Range",
+    "begin_in",
     "behind",
     "behind_latest",
     "from_json",
@@ -38,6 +41,9 @@ __all__ = [
     "split",
     "to_json",
     "topic_ids_in",
+    "went_back",
+    "with_begin",
+    "without_begin",
 ]
 
 OffsetsOf = Mapping[TopicPartition, int]
@@ -47,6 +53,7 @@ TopicIds = Mapping[str, str]
 NOT_A_TOPIC: Final = "@"
 """How the keys begin that are not topics: no name of a topic has this character."""
 TOPIC_IDS: Final = "@topic_ids"
+BEGIN: Final = "@begin"
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,22 @@ def to_json(offsets: OffsetsOf, topic_ids: TopicIds | None = None) -> dict[str, 
     if ids := {topic: topic_ids[topic] for topic in found if topic in topic_ids} if topic_ids else {}:
         found[TOPIC_IDS] = ids
     return found
+
+
+def with_begin(end: Mapping[str, dict[str, Any]], begin: OffsetsOf) -> dict[str, dict[str, Any]]:
+    """The end of a first batch, which says where it began."""
+    later = to_json({place: offset for place, offset in begin.items() if offset > 0})
+    return {**end, BEGIN: later} if later else dict(end)
+
+
+def begin_in(end: Mapping[str, Mapping[str, Any]], places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where the first batch began in these partitions; of offsets from before topics had ids that is not known."""
+    later, ids = from_json(end.get(BEGIN, {})), topic_ids_in(end)
+    return {place: later.get(place, 0) for place in places if place[0] in ids}
+
+
+def without_begin(offsets: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: value for name, value in offsets.items() if name != BEGIN}
 
 
 def from_json(offsets: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
@@ -148,10 +171,15 @@ def loss(start: OffsetsOf, end: OffsetsOf, earliest_of_new: OffsetsOf) -> str | 
         return f"{name_all(gone)} appeared while the query ran, and disappeared before being read"
     if cut := [place for place, offset in earliest_of_new.items() if offset > 0]:
         return f"{name_all(cut)} appeared while the query ran, and already lost what was written first"
-    if back := [place for place in end if place in start and end[place] < start[place]]:
+    if back := went_back(start, end):
         place = min(back)
         return f"{name_all(back)} went back, from offset {start[place]} to {end[place]}"
     return None
+
+
+def went_back(start: OffsetsOf, end: OffsetsOf) -> list[TopicPartition]:
+    """The partitions that end before where they start."""
+    return [place for place in end if place in start and end[place] < start[place]]
 
 
 def name_all(places: Collection[TopicPartition], most: int = 5) -> str:

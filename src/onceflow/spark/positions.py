@@ -19,7 +19,7 @@ from onceflow.client.settings import ClientSettings
 from onceflow.client.topic_ids import to_text
 from onceflow.errors import ConfigError
 from onceflow.spark.options import Committed, Everywhere, Offsets, Position, SourceOptions, Timestamps
-from onceflow.spark.planning import name_all, other_topics
+from onceflow.spark.planning import name_all, other_topics, went_back
 from onceflow.spark.progress import PROGRESS_TOPIC, committed_start
 
 __all__ = ["Positions", "connected", "disconnect"]
@@ -126,7 +126,7 @@ class Positions:
             if others := other_topics(topic_ids or {}, self.topic_ids):
                 if time.monotonic() >= deadline:
                     return found
-            elif attempt >= self._options.retries or not _is_behind(found, known):
+            elif attempt >= self._options.retries or not went_back(known, found):
                 return found
             log.debug("asking again: %s", f"other topics are called {others}" if others else "a partition went back")
             time.sleep(self._options.retry_interval_s)
@@ -142,7 +142,7 @@ class Positions:
             _check_complete(position.of, partitions)
             _check_topics(position.topic_ids, self.topic_ids)
             return self._resolve_special(position.of)
-        return self._resolve_special(self._at_times(position, partitions))
+        return self._at_times(position, partitions)
 
     def _committed(self, position: Committed) -> dict[TopicPartition, int]:
         # In this order: it fences, and whatever ended before that is in the offsets that it then reads.
@@ -157,13 +157,15 @@ class Positions:
         if position.everywhere is not None:
             times = dict.fromkeys(partitions, position.everywhere)
         _check_complete(times, partitions)
+        # In this order: a record that comes in between and is new enough is found, and not passed over.
+        ends = self._ask(dict.fromkeys(times, LATEST)) if position.or_latest else {}
         found = self._ask(times)
         if not position.or_latest and (without := [place for place, offset in found.items() if offset < 0]):
             raise ConfigError(
                 f"no record of {name_all(without)} is as new as {times[min(without)]}; "
                 f"startingOffsetsByTimestampStrategy=latest would start at the end there"
             )
-        return {place: offset if offset >= 0 else LATEST for place, offset in found.items()}
+        return {place: offset if offset >= 0 else ends[place] for place, offset in found.items()}
 
     def _resolve_special(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         asked = self._ask({place: offset for place, offset in offsets.items() if offset in (EARLIEST, LATEST)})
@@ -177,10 +179,6 @@ class Positions:
 def _matches(pattern: str, topic: str) -> bool:
     """Anywhere in the name, as Spark's source does; a pattern for whole names says so with ^ and $."""
     return topic not in UNSEEN_TOPICS and re.search(pattern, topic) is not None
-
-
-def _is_behind(found: Mapping[TopicPartition, int], known: Mapping[TopicPartition, int]) -> bool:
-    return any(found[place] < offset for place, offset in known.items() if place in found)
 
 
 def _check_topics(given: Mapping[str, str], found: Mapping[str, str]) -> None:

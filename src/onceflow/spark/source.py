@@ -11,7 +11,8 @@ Behaviour worth knowing:
 - **Where a stream began is in its checkpoint before anything is read.** Spark logs only the end of each batch and asks
   again for the beginning of the first one if that has to be replayed; "latest" would be somewhere else by then, and so
   would "committed". So a stream that starts there has an empty first batch, whose end is the beginning. (The trigger
-  `once`, which Spark replaced by `availableNow`, ends after that batch.)
+  `once`, which Spark replaced by `availableNow`, ends after that batch.) Of "earliest" and of times the end of the
+  first batch says where they were: what is deleted before it is replayed is lost data, and not a later beginning.
 - A partition or topic that appears later is read from its first record.
 - What should be there and is gone ends the query (`failOnDataLoss=true`), or is left out with a warning. A partition
   that went back goes on from its end, as in Spark's source.
@@ -58,7 +59,7 @@ from pyspark.sql.types import (
 from onceflow.client.admin import TopicMissingError
 from onceflow.client.cluster import TopicPartition
 from onceflow.client.fetching import DataLost, NothingDelivered, read_range
-from onceflow.client.offsets import LATEST
+from onceflow.client.offsets import EARLIEST, LATEST
 from onceflow.client.topic_ids import TopicRecreated, recreated
 from onceflow.errors import ConfigError, DataLossError, OnceflowError
 from onceflow.spark.decoding import arrow_batches
@@ -66,6 +67,7 @@ from onceflow.spark.options import Everywhere, Offsets, Position, SourceOptions,
 from onceflow.spark.planning import (
     Range,
     TopicIds,
+    begin_in,
     behind,
     from_json,
     gathered,
@@ -77,6 +79,9 @@ from onceflow.spark.planning import (
     split,
     to_json,
     topic_ids_in,
+    went_back,
+    with_begin,
+    without_begin,
 )
 from onceflow.spark.positions import Positions, connected, disconnect
 from onceflow.wire.batch import BatchHeader
@@ -262,13 +267,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end: OffsetsOf | None = self._latest
         if not isinstance(limit, ReadAllAvailable):
             end = self._admitted(known, self._latest)
-        return start if end is None else to_json(end, self._latest_ids)
+        return start if end is None else self._end(start, known, to_json(end, self._latest_ids))
+
+    def _end(self, start: JsonOffsets, begin: OffsetsOf, end: JsonOffsets) -> JsonOffsets:
+        """Of a batch that begins there. If nothing is new, it is the start to the letter."""
+        if end == without_begin(start):
+            return start
+        is_first = self._initial is not None and from_json(start) == self._initial
+        return with_begin(end, begin) if is_first and _is_found(self._starting) else end
 
     def _look(self, known: OffsetsOf, ids: TopicIds) -> None:
-        if self._target is None or other_topics(ids, self._latest_ids):
+        if self._target is None or other_topics(ids, self._latest_ids) or went_back(known, self._target):
             self._latest = self._positions.latest(known, ids)
             self._latest_ids = self._positions.topic_ids
-            if self._target is not None:  # of another topic by now, unless a broker was behind
+            if self._target is not None:  # it was another topic's, or a broker was behind
                 self._target = self._latest
         else:
             self._latest = self._target
@@ -313,7 +325,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, end = from_json(start), from_json(logged_end)
         begin_ids, end_ids = topic_ids_in(start), topic_ids_in(logged_end)
         if self._planned is None and begin == self._initial:
-            begin = self._as_logged(begin, end)
+            begin = self._as_logged(begin, end, logged_end)
         # A batch that is replayed may be of a topic that is gone by now: nothing of it can be read.
         gone = other_topics(end_ids, self._positions.topic_ids)
         end = self._of_the_same_topics(end, end_ids, self._positions.topic_ids)
@@ -324,12 +336,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._report(problem)
         return _tasks(self._options, {**begin, **new}, end, {**self._positions.topic_ids, **end_ids})
 
-    def _as_logged(self, begin: OffsetsOf, end: OffsetsOf) -> dict[TopicPartition, int]:
+    def _as_logged(self, begin: OffsetsOf, end: OffsetsOf, logged_end: JsonOffsets) -> dict[TopicPartition, int]:
         """The first batch may be a replay, planned by a driver that died, and the beginning found out anew just now.
 
         Then it may lie behind the end, which is where the stream really began; and partitions may have appeared since.
         """
         known = {place: at for place, at in begin.items() if place in end}
+        if _is_found(self._starting):
+            return {**known, **begin_in(logged_end, known)}
         if _is_reproducible(self._starting):
             return known
         return {place: min(at, end[place]) for place, at in known.items()}
@@ -357,6 +371,13 @@ def _is_reproducible(position: Position) -> bool:
     if isinstance(position, Offsets):
         return LATEST not in position.of.values()
     return isinstance(position, Timestamps) and not position.or_latest
+
+
+def _is_found(position: Position) -> bool:
+    """Whether the same question gets the same answer unless something is deleted: then a later one."""
+    if isinstance(position, Offsets):
+        return _is_reproducible(position) and EARLIEST in position.of.values()
+    return _is_reproducible(position)
 
 
 def _tasks(options: SourceOptions, start: OffsetsOf, end: OffsetsOf, topic_ids: TopicIds) -> list[InputPartition]:

@@ -153,6 +153,7 @@ class FakeBroker:
     def _metadata(self, request: MetadataRequest) -> Answer:
         names = self.topics if request.topics is None else [topic.name or "" for topic in request.topics]
         return MetadataResponse(
+            controller_id=1,
             brokers=[MetadataResponseBroker(node_id=1, host=self.address.host, port=self.address.port)],
             topics=[
                 MetadataResponseTopic(

@@ -343,6 +343,29 @@ def test_an_answer_without_records_from_a_log_that_begins_later_is_lost_data(
         read(cluster, 2, 8, patience_s=0.1)
 
 
+def test_an_answer_that_begins_behind_the_position_is_lost_data_if_the_log_does(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
+) -> None:
+    """Deleted while the broker read: it gives what is left, and nothing says that compaction removed the rest."""
+    log = serve(Log(data(6)))
+    log.first = 6
+    late = answer(high_watermark=8, last_stable_offset=8, log_start_offset=6, records=data(6))
+    broker.on(FetchRequest, lambda _: late)
+    with pytest.raises(DataLost, match="offsets 2 to 5 of orders-0 are gone"):
+        read(cluster, 2, 8, patience_s=0.1)
+
+
+def test_records_that_are_deleted_while_they_are_delivered_are_read(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
+) -> None:
+    serve(Log(data(0)))
+    broker.on(
+        FetchRequest,
+        lambda _: answer(high_watermark=2, last_stable_offset=2, log_start_offset=2, records=data(0)),
+    )
+    assert read(cluster, 1, 2) == [[0]]
+
+
 def test_an_empty_answer_now_and_then_does_not_end_the_range(
     cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log]
 ) -> None:
@@ -401,6 +424,21 @@ def test_a_topic_that_is_created_anew_between_two_fetches_is_not_read_on(
         return log.fetched(request)
 
     broker.on(FetchRequest, by_id)
+    lists = read_range(cluster, *ORDERS, 0, 4)
+    assert [header.base_offset for header, _ in next(lists)] == [0]
+    broker.topic_ids["orders"] = NEW
+    with pytest.raises(TopicRecreated):
+        next(lists)
+
+
+def test_a_broker_that_is_asked_by_name_is_asked_afterwards_whose_name_it_is(
+    cluster: Cluster, broker: FakeBroker, serve: Callable[[Log], Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka 2.8 and 3.0 know topic ids, and their Fetch does not."""
+    monkeypatch.setattr(offsets, "MISSING_PATIENCE_S", 0.1)
+    broker.versions[1] = (0, 12)
+    broker.topic_ids["orders"] = OLD
+    serve(Log(data(0), data(2), batches_per_fetch=1))
     lists = read_range(cluster, *ORDERS, 0, 4)
     assert [header.base_offset for header, _ in next(lists)] == [0]
     broker.topic_ids["orders"] = NEW

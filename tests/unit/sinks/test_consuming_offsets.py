@@ -93,3 +93,16 @@ def test_an_offset_that_was_changed_by_hand_is_an_error(table: OffsetsTable, ses
     session.execute("UPDATE onceflow_offsets SET next_offset = 3")
     with pytest.raises(SinkError, match=r"says 3 for orders-0 of group 'group' where 0 was expected.*goes on from 3"):
         table.move(session, {A: Move(held[A], 5)})
+
+
+def test_in_another_topic_all_partitions_begin_anew_also_those_that_it_does_not_have_yet(
+    table: OffsetsTable, session: Session
+) -> None:
+    table.begin(session, {A: 7, B: 9, C: 3})
+    held = table.fence(session, [A, B, C])
+    table.start_over(session, "orders", {A: 2})  # it has one partition, and gets a second one later
+    assert table.read(session, ["orders", "clicks"]) == {A: 2, B: 0, C: 3}
+    for place in (A, B):
+        with pytest.raises(Superseded):
+            table.move(session, {place: Move(held[place], 10)})
+    table.move(session, {C: Move(held[C], 10)})

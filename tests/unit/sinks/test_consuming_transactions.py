@@ -130,6 +130,29 @@ def test_work_without_records_moves_the_offsets_and_calls_nobody(database: Fragi
     assert (setting.rows, setting.position, setting.calls) == ([], 9, 0)
 
 
+def test_a_group_starts_over_once_in_another_topic_whoever_notices(database: FragileSqlite) -> None:
+    setting = Setting(database)
+    assert setting.transactions.begin_topics({"orders": "first"}) == {"orders": "first"}
+    setting.apply("a", "b")
+    assert setting.transactions.start_over("orders", "first", "second", {A: 0, B: 0}) == "second"
+    setting.held = setting.transactions.fence([A, B])
+    setting.apply("c")
+    assert setting.transactions.start_over("orders", "first", "second", {A: 0, B: 0}) == "second"
+    assert setting.position == 1
+
+
+def test_who_missed_one_of_two_new_topics_is_told_of_which_the_offsets_are(database: FragileSqlite) -> None:
+    setting = Setting(database)
+    setting.transactions.begin_topics({"orders": "first"})
+    setting.transactions.start_over("orders", "first", "second", {A: 0, B: 0})
+    setting.held = setting.transactions.fence([A, B])
+    setting.apply("a")
+    assert setting.transactions.start_over("orders", "first", "third", {A: 0, B: 0}) == "second"
+    assert setting.position == 1
+    assert setting.transactions.start_over("orders", "second", "third", {A: 0, B: 0}) == "third"
+    assert setting.position == 0
+
+
 def test_a_commit_that_was_done_and_not_answered_is_not_done_again(database: FragileSqlite) -> None:
     setting = Setting(database)
     database.commits = ["unanswered"]

@@ -265,6 +265,30 @@ def test_a_beginning_that_can_be_found_again_needs_no_empty_batch() -> None:
     assert work(reader, start, reader.latestOffset(start, EVERYTHING)) == [(0, 0, 15)]
 
 
+def test_a_first_batch_that_is_replayed_begins_where_it_did_whatever_was_deleted_since() -> None:
+    """That what is gone is lost is for the tasks to say, which ask for it."""
+    kafka = FakePositions({P0: 15, P1: 9}, orders="idA")
+    kafka.initial = {P0: 0, P1: 4}
+    first = stream(kafka, startingOffsets="earliest")
+    logged = first.latestOffset(first.initialOffset(), EVERYTHING)
+    kafka.initial = {P0: 8, P1: 6}
+    restarted = stream(kafka, startingOffsets="earliest")
+    assert work(restarted, restarted.initialOffset(), logged) == [(0, 0, 15), (1, 4, 9)]
+    assert restarted.latestOffset(logged, EVERYTHING) == logged, "nothing is new"
+    kafka.ends = {P0: 16, P1: 9}
+    end = restarted.latestOffset(logged, EVERYTHING)
+    assert end == with_id("idA", p0=16, p1=9)
+    assert work(restarted, logged, end) == [(0, 15, 16)]
+
+
+def test_a_stream_without_a_record_has_no_first_batch_wherever_its_log_begins() -> None:
+    kafka = FakePositions({P0: 7}, orders="idA")
+    kafka.initial = {P0: 7}
+    reader = stream(kafka, startingOffsets="earliest")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, EVERYTHING) == start
+
+
 def test_a_partition_that_appeared_before_a_replay_of_the_first_batch_waits_for_the_second() -> None:
     kafka = FakePositions({P0: 15, P1: 4})
     kafka.initial = {P0: 0, P1: 0}
@@ -294,6 +318,15 @@ def test_available_now_from_the_latest_ends_even_if_records_came_in_between() ->
     start = reader.initialOffset()
     for _ in range(2):
         assert reader.latestOffset(start, EVERYTHING) == start == {"orders": {"0": 12}}
+
+
+def test_available_now_looks_again_if_its_end_is_before_what_was_read() -> None:
+    """It may have come from a leader that did not know yet how far its predecessor got."""
+    kafka = FakePositions({P0: 10, P1: 4})
+    reader = stream(kafka, failOnDataLoss="false")
+    reader.prepareForTriggerAvailableNow()
+    kafka.ends = {P0: 12, P1: 4}
+    assert next_end(reader, {"orders": {"0": 12, "1": 0}}) == {P0: 12, P1: 4}
 
 
 def test_a_trigger_that_asks_for_everything_overrules_the_limit() -> None:
@@ -460,7 +493,11 @@ def test_a_topic_that_was_created_anew_before_the_first_batch_is_read_from_its_b
     reader = stream(kafka, startingOffsets="earliest", failOnDataLoss="false")
     start = reader.initialOffset()
     kafka.topic_ids, kafka.ends = {"orders": "idB"}, {P0: 80}
-    assert ids_of_work(reader, start, reader.latestOffset(start, EVERYTHING)) == [("idB", 0, 80)]
+    logged = reader.latestOffset(start, EVERYTHING)
+    assert ids_of_work(reader, start, logged) == [("idB", 0, 80)]
+    kafka.initial = {P0: 0}
+    restarted = stream(kafka, startingOffsets="earliest", failOnDataLoss="false")
+    assert ids_of_work(restarted, restarted.initialOffset(), logged) == [("idB", 0, 80)]
 
 
 def test_available_now_looks_again_at_a_topic_that_was_created_anew() -> None:
