@@ -23,7 +23,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from onceflow.client.cluster import Cluster, Refused, TopicPartition
@@ -530,7 +530,13 @@ class BatchWriter:
     def _sequencer_for(self, spark: Any) -> Sequencer:
         if self._sequencer is None:
             bind, advertised = _driver_address(spark, self.settings.driver_host)
-            self._sequencer = Sequencer(bind, self.settings.driver_port, advertised_host=advertised)
+            try:
+                self._sequencer = Sequencer(bind, self.settings.driver_port, advertised_host=advertised)
+            except (OSError, RuntimeError) as problem:  # the port is taken; no file handles, or no threads, just now
+                raise _Again(
+                    f"the driver cannot listen at {bind}:{self.settings.driver_port} for its tasks ({problem}); "
+                    "KafkaSink(driver_host=..., driver_port=...) sets where"
+                ) from None
         return self._sequencer
 
     def _stages_of(self, spark: Any) -> StageAttempts:
@@ -544,15 +550,18 @@ class _Recording:
     whenever they were sent, and the commit then waits for one answer instead of three.
 
     Connections are not shared: until `wait` has returned nobody else may talk to the brokers. In V1 tasks do, through
-    the driver, to add partitions; there it is done at the end.
+    the driver, to add partitions; there it is done at the end. So it is if no thread can be started for it.
     """
 
     def __init__(self, record: Callable[[], None], *, ahead: bool) -> None:
         self._record = record
         self._problem: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="onceflow-recording", daemon=True) if ahead else None
-        if self._thread is not None:
-            self._thread.start()
+        self._thread: threading.Thread | None = None
+        if ahead:
+            thread = threading.Thread(target=self._run, name="onceflow-recording", daemon=True)
+            with suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         try:
