@@ -575,8 +575,15 @@ def test_strangers_are_cut_off_and_change_nothing(run: Run, door: Door, new_turn
 
 @pytest.mark.parametrize(
     "words",
-    [{}, {"task": 0}, {"attempt": "a"}, {"task": "x", "attempt": "a"}, {"task": None}]
-    + [{"task": float("inf"), "attempt": "a"}, {"task": 0, "attempt": "a", "stage": float("nan")}],
+    [
+        {},
+        {"task": 0},
+        {"attempt": "a"},
+        {"task": "x", "attempt": "a"},
+        {"task": None},
+        {"task": float("inf"), "attempt": "a"},
+        {"task": 0, "attempt": "a", "stage": float("nan")},
+    ],
 )
 def test_first_words_that_do_not_say_who_it_is_are_not_answered(
     run: Run, door: Door, new_turns: NewTurns, words: dict[str, object]
