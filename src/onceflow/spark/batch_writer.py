@@ -402,7 +402,7 @@ class BatchWriter:
         except WriteRefused as refusal:
             if refusal.code in TRANSACTION_OVER:
                 raise Fenced(str(refusal), refusal.code) from None
-            if refusal.code == ErrorCode.TRANSACTION_ABORTABLE:
+            if refusal.code in (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
                 raise MustAbort(str(refusal)) from None
             raise
 

@@ -462,6 +462,28 @@ def test_dead_letters_have_the_header_and_the_timestamp_of_their_rows() -> None:
     assert (letter.timestamp, dict(letter.headers)["batch"]) == (2_000, b"7")
 
 
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"timestamp": pa.array([-1], pa.timestamp("us"))}, "before 1970"),
+        ({"headers": [[{"key": None, "value": b"v"}]]}, "header has no key"),
+    ],
+)
+def test_what_no_topic_takes_is_refused_with_a_dead_letter_topic_too(columns: dict[str, Any], why: str) -> None:
+    producing = FakeProducing(out=1, letters=1)
+    with pytest.raises(RowRefused, match=why):
+        write(producing, rows(value=[b"v"], **columns), dead_letter_topic="letters")
+    assert producing.sent == []
+
+
+def test_row_without_a_key_is_refused_by_name_if_the_dead_letter_topic_is_compacted_too() -> None:
+    producing = FakeProducing(out=1, letters=1)
+    producing.takes = {"out": TopicLimits(needs_keys=True), "letters": TopicLimits(needs_keys=True)}
+    with pytest.raises(RowRefused, match=r"dead-letter topic 'letters' is compacted.*cleanup\.policy"):
+        write(producing, rows(key=["k", None], value=[b"a", b"b"]), dead_letter_topic="letters")
+    assert producing.sent == []
+
+
 def test_a_limit_that_a_refusal_told_counts_if_it_is_the_smaller_one() -> None:
     for known, told, expected in ((None, 2_000, 1), (5_000, 2_000, 1), (2_000, 5_000, 1), (5_000, 6_000, 0)):
         producing = FakeProducing(out=1, letters=1)
@@ -528,6 +550,7 @@ def test_the_driver_learns_the_limit_from_the_kind_of_a_failure() -> None:
         (WriteRefused("t", 0, ErrorCode.INVALID_PRODUCER_ID_MAPPING), "fenced", "partition 0 of 't'"),
         (WriteRefused("t", 0, ErrorCode.UNKNOWN_PRODUCER_ID), "fenced", "partition 0 of 't'"),
         (WriteRefused("t", 0, ErrorCode.TRANSACTION_ABORTABLE), "transaction", "asks to abort the transaction"),
+        (WriteRefused("t", 0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), "transaction", "has lost what was written"),
         (WriteRefused("t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED), "refused", "WRITE on topic 't'"),
         (RowRefused("no topic"), "refused", "no topic"),
         (TopicMissingError("there is no topic"), "refused", "there is no topic"),
