@@ -176,13 +176,14 @@ class BatchWriter:
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> BatchResult:
         """All of it or nothing. Raises `SinkError`; then nothing is visible, unless it is `CommitUnknown`."""
-        attempts = 0
+        attempts = failures = 0
         while True:
             attempts += 1
             try:
                 result = self._attempt(frame, batch_id, query_id, recorded, attempts)
             except _Again as failure:
-                if attempts > self.settings.retries or is_stopping():
+                failures += failure.counts
+                if failures > self.settings.retries or is_stopping():
                     raise failure.kind(
                         f"batch {batch_id} of {self.app_id!r} failed {_times(attempts)}; nothing of it is visible. "
                         f"Last reason: {failure}"
@@ -429,7 +430,8 @@ class BatchWriter:
             is_new = bytes_max < self._limits.get(topic, bytes_max + 1)
             self._limits[topic] = min(bytes_max, self._limits.get(topic, bytes_max))
             if self.settings.dead_letter_topic not in (None, topic) and is_new:
-                return _Again(f"{problem}. It goes to {self.settings.dead_letter_topic!r}")
+                # Each time the limit is a lower one, so that has an end; and a restart would have to learn it anew.
+                return _Again(f"{problem}. It goes to {self.settings.dead_letter_topic!r}", counts=False)
             problem = _Spoiled("refused", str(problem))
         if isinstance(problem, _Spoiled) and problem.kind == "refused":
             return BatchFailed(
@@ -584,10 +586,12 @@ class _Recording:
 class _Again(Exception):
     """The batch failed in a way that may not repeat itself, and its transaction is aborted."""
 
-    def __init__(self, reason: str, kind: type[SinkError] = BatchFailed) -> None:
+    def __init__(self, reason: str, kind: type[SinkError] = BatchFailed, *, counts: bool = True) -> None:
         super().__init__(reason)
         self.kind = kind
         """What to raise if it is not tried again."""
+        self.counts = counts
+        """As one of `retries`."""
 
 
 class _Spoiled(OnceflowError):
