@@ -441,6 +441,16 @@ def test_what_is_too_large_for_the_dead_letter_topic_is_cut(key: int | None, val
     assert max(len(each) for sent in producing.sent for each in sent.values()) <= 2_000
 
 
+@pytest.mark.parametrize("codec", list(Codec))
+def test_what_was_cut_fits_even_if_compression_makes_it_longer(codec: Codec) -> None:
+    producing = FakeProducing(out=1, letters=1)
+    producing.takes = {"out": TopicLimits(1_048_588), "letters": TopicLimits(1_048_588)}
+    value = random.Random(1).randbytes(3_000_000)
+    write(producing, rows(key=["k"], value=[value]), codec=codec, dead_letter_topic="letters")
+    [[batch]] = [each.values() for each in producing.sent]
+    assert len(batch) <= 1_048_588
+
+
 def test_a_row_without_a_key_is_a_dead_letter_where_the_topic_is_compacted() -> None:
     producing = FakeProducing(out=1, other=1, letters=1)
     producing.takes = {"out": TopicLimits(needs_keys=True)}
