@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -127,6 +128,37 @@ def test_batch_that_fails_is_run_again_under_a_new_epoch(new_writer: Callable[[]
     result = writer.write(frame, 0, "query", recorded(app_id, 0))
     assert (frame.runs, result.attempts) == (2, 2)
     assert writer.write(Frame(), 1, "query", recorded(app_id, 1)).attempts == 1
+
+
+@pytest.mark.parametrize("name", ["onceflow-sequencer", "onceflow-recording"])
+def test_thread_that_cannot_be_started_does_not_end_the_query(
+    app_id: str,
+    cluster: Cluster,
+    new_writer: Callable[..., BatchWriter],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    start, failures = threading.Thread.start, iter(["can't start new thread"])
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        if thread.name == name and (reason := next(failures, None)):
+            raise RuntimeError(reason)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    ready(new_writer()).write(Frame(), 0, "query", recorded(app_id, 0))
+    assert next(failures, None) is None
+    await_committed(cluster, app_id, "query", 0)
+
+
+def test_port_that_somebody_else_has_is_named_with_the_settings(
+    app_id: str, cluster: Cluster, new_writer: Callable[..., BatchWriter]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BatchFailed, match=rf"cannot listen at 127.0.0.1:{port}.*KafkaSink\(driver_host="):
+            ready(new_writer(driver_port=port)).write(Frame(), 0, "query", recorded(app_id, 0))
+    assert read_progress(cluster, app_id) is None
 
 
 # --- a transaction that is over

@@ -175,6 +175,20 @@ def test_a_limit_that_may_not_be_asked_for_is_learned_from_the_refusal(
     assert [each.key for each in target.read(target.letters_topic)] == [b"b"]
 
 
+def test_limits_are_learned_from_as_many_refusals_as_it_takes(
+    new_target: Callable[..., Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one tells a lower limit than the one before, so that is no failure that repeats itself."""
+    monkeypatch.setattr(producing_module, "topic_limits", lambda _, topics: dict.fromkeys(topics, TopicLimits()))
+    target = new_target(max_message_bytes="10000")
+    sizes = [60_000, 50_000, 40_000, 30_000]
+    frame = Frame(key=[str(size) for size in (*sizes, 5)], value=[noise(size) for size in (*sizes, 5)])
+    result = target.write(frame, dead_letter_topic=target.letters_topic, batch_bytes=9_000, retries=1)
+    assert (result.rows, result.dead_letters) == (5, 4)
+    assert [each.value for each in target.read(target.topic)] == [noise(5)]
+    assert sorted(int(each.key or b"") for each in target.read(target.letters_topic)) == sorted(sizes)
+
+
 def test_without_a_dead_letter_topic_the_error_names_the_record_and_what_helps(
     new_target: Callable[..., Target],
 ) -> None:

@@ -23,7 +23,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from onceflow.client.cluster import Cluster, Refused, TopicPartition
@@ -176,13 +176,14 @@ class BatchWriter:
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> BatchResult:
         """All of it or nothing. Raises `SinkError`; then nothing is visible, unless it is `CommitUnknown`."""
-        attempts = 0
+        attempts = failures = 0
         while True:
             attempts += 1
             try:
                 result = self._attempt(frame, batch_id, query_id, recorded, attempts)
             except _Again as failure:
-                if attempts > self.settings.retries or is_stopping():
+                failures += failure.counts
+                if failures > self.settings.retries or is_stopping():
                     raise failure.kind(
                         f"batch {batch_id} of {self.app_id!r} failed {_times(attempts)}; nothing of it is visible. "
                         f"Last reason: {failure}"
@@ -402,7 +403,7 @@ class BatchWriter:
         except WriteRefused as refusal:
             if refusal.code in TRANSACTION_OVER:
                 raise Fenced(str(refusal), refusal.code) from None
-            if refusal.code == ErrorCode.TRANSACTION_ABORTABLE:
+            if refusal.code in (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
                 raise MustAbort(str(refusal)) from None
             raise
 
@@ -429,7 +430,8 @@ class BatchWriter:
             is_new = bytes_max < self._limits.get(topic, bytes_max + 1)
             self._limits[topic] = min(bytes_max, self._limits.get(topic, bytes_max))
             if self.settings.dead_letter_topic not in (None, topic) and is_new:
-                return _Again(f"{problem}. It goes to {self.settings.dead_letter_topic!r}")
+                # Each time the limit is a lower one, so that has an end; and a restart would have to learn it anew.
+                return _Again(f"{problem}. It goes to {self.settings.dead_letter_topic!r}", counts=False)
             problem = _Spoiled("refused", str(problem))
         if isinstance(problem, _Spoiled) and problem.kind == "refused":
             return BatchFailed(
@@ -530,7 +532,13 @@ class BatchWriter:
     def _sequencer_for(self, spark: Any) -> Sequencer:
         if self._sequencer is None:
             bind, advertised = _driver_address(spark, self.settings.driver_host)
-            self._sequencer = Sequencer(bind, self.settings.driver_port, advertised_host=advertised)
+            try:
+                self._sequencer = Sequencer(bind, self.settings.driver_port, advertised_host=advertised)
+            except (OSError, RuntimeError) as problem:  # the port is taken; no file handles, or no threads, just now
+                raise _Again(
+                    f"the driver cannot listen at {bind}:{self.settings.driver_port} for its tasks ({problem}); "
+                    "KafkaSink(driver_host=..., driver_port=...) sets where"
+                ) from None
         return self._sequencer
 
     def _stages_of(self, spark: Any) -> StageAttempts:
@@ -544,15 +552,18 @@ class _Recording:
     whenever they were sent, and the commit then waits for one answer instead of three.
 
     Connections are not shared: until `wait` has returned nobody else may talk to the brokers. In V1 tasks do, through
-    the driver, to add partitions; there it is done at the end.
+    the driver, to add partitions; there it is done at the end. So it is if no thread can be started for it.
     """
 
     def __init__(self, record: Callable[[], None], *, ahead: bool) -> None:
         self._record = record
         self._problem: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="onceflow-recording", daemon=True) if ahead else None
-        if self._thread is not None:
-            self._thread.start()
+        self._thread: threading.Thread | None = None
+        if ahead:
+            thread = threading.Thread(target=self._run, name="onceflow-recording", daemon=True)
+            with suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         try:
@@ -575,10 +586,12 @@ class _Recording:
 class _Again(Exception):
     """The batch failed in a way that may not repeat itself, and its transaction is aborted."""
 
-    def __init__(self, reason: str, kind: type[SinkError] = BatchFailed) -> None:
+    def __init__(self, reason: str, kind: type[SinkError] = BatchFailed, *, counts: bool = True) -> None:
         super().__init__(reason)
         self.kind = kind
         """What to raise if it is not tried again."""
+        self.counts = counts
+        """As one of `retries`."""
 
 
 class _Spoiled(OnceflowError):

@@ -300,7 +300,12 @@ class Sequencer:
         self._is_closed = threading.Event()
         self._woken, self._wake = socket.socketpair()
         self._thread = threading.Thread(target=self._listen, name="onceflow-sequencer", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # "can't start new thread": the port is to be free when it is tried again
+            for each in (self._server, self._woken, self._wake):
+                each.close()
+            raise
 
     def open(self, run: Run, *, answer_within_s: float = ANSWER_WITHIN_S) -> Door:
         """`answer_within_s`: longer than any answer to a task of this run can take."""
@@ -367,8 +372,12 @@ class Sequencer:
                 return
             connected.setblocking(False)
             hello = _Hello(connected, time.monotonic() + FIRST_WORDS_TIMEOUT_S)
+            try:
+                selector.register(connected, selectors.EVENT_READ, hello)
+            except OSError:  # no more can be watched; a task tries again
+                connected.close()
+                continue
             unknown[connected] = hello
-            selector.register(connected, selectors.EVENT_READ, hello)
 
     def _hear(self, hello: _Hello, drop: Callable[..., None]) -> None:
         """What has come of a first message."""
@@ -441,7 +450,7 @@ class _Visit:
         try:
             self._task, self._attempt = int(hello["task"]), str(hello["attempt"])
             self._stage = None if hello.get("stage") is None else int(hello["stage"])
-        except (KeyError, TypeError) as problem:
+        except (KeyError, TypeError, OverflowError) as problem:
             raise ValueError("not the first words of a task") from problem
 
     def serve(self) -> None:

@@ -156,6 +156,8 @@ def _explained(problem: BaseException) -> tuple[str, str]:
     if isinstance(problem, WriteRefused):
         if problem.code == ErrorCode.TRANSACTION_ABORTABLE:
             return "transaction", f"{problem}: the broker asks to abort the transaction"
+        if problem.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:  # all numbers are in order: see `sequencer.py`
+            return "transaction", f"{problem}: the broker has lost what was written before, with a leader for example"
         return ("fenced", str(problem)) if problem.code in TRANSACTION_OVER else ("refused", _advice(problem))
     if isinstance(problem, TooLarge):
         return problem.kind, str(problem)
@@ -234,15 +236,15 @@ def _packed(
         numbers = _chosen(chosen, numbers, topics, counts, codes)
     packing = _Packing(plan, now_ms)
     letters: list[Unfit] = []
-    if plan.dead_letter_topic is not None:
-        limits = _limits(plan, producing, topics)
-        packing.bytes_max = room_in(limits, plan.batch_bytes)
-        letters = find_unfit(whole, topics, limits, codes, numbers, packing.alone, now_ms)
     # Both in one small number: rows are put in order once, whatever the number of topics.
     widest = int(counts.max(initial=1))
     places = numbers if codes is None else codes.astype(np.int64) * widest + numbers
     found: dict[TopicPartition, list[Packed]] = defaultdict(list)
     try:
+        if plan.dead_letter_topic is not None:
+            limits = _limits(plan, producing, topics)
+            packing.bytes_max = room_in(limits, plan.batch_bytes)
+            letters = find_unfit(whole, topics, limits, codes, numbers, packing.alone, now_ms)
         fit, places = _without(letters, whole, places)
         for place, packed in packing.by_partition(fit, places):
             topic, number = (0, place) if codes is None else divmod(place, widest)
@@ -250,6 +252,11 @@ def _packed(
         if letters and plan.dead_letter_topic is not None:
             [limits_there] = _limits(plan, producing, [plan.dead_letter_topic])
             lying = dead_letters(whole, letters, limits_there, plan.header)
+            if limits_there.needs_keys and (lying.keys is None or lying.keys.null_count):
+                raise RowRefused(
+                    f"{letters[0].message}; and the dead-letter topic {plan.dead_letter_topic!r} is compacted and "
+                    "takes no row without a key: set its cleanup.policy to delete"
+                )
             packing.bytes_max = room_in([limits_there], plan.batch_bytes)
             [count] = producing.partition_counts([plan.dead_letter_topic])
             for number, packed in packing.by_partition(lying, _partitions(plan, lying, np.array(count), task, flushes)):

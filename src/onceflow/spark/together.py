@@ -17,15 +17,19 @@ What can be refused is refused before the first sink writes. A sink may have two
 
 All are asked to check before any of them prepares, and all have prepared before any of them writes. What fails then
 says in which sinks the micro-batch is committed.
+
+Where a sink says that nothing was written, it knows of itself only, and others may have the micro-batch, from an
+earlier run for example. So what it says is limited to itself or to this run, also in the cause: Spark shows both.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
-from onceflow.errors import ConfigError
+from onceflow.errors import ConfigError, OnceflowError
 from onceflow.spark.problems import CommitUnknown, NotInAllSinks
 from onceflow.spark.stopping import stop_is_recognised
 
@@ -34,7 +38,7 @@ __all__ = ["sinks"]
 Sink = Callable[[Any, int], None]
 
 _NOTHING: Final = re.compile(
-    r"(nothing (?:of \S+(?: batch| \d+)? )?(?:is|was) (?:visible|written))(?! there)", re.IGNORECASE
+    r"nothing (?:of \S+(?: batch| \d+)? )?(?:is|was) (?:visible|written)(?! there)", re.IGNORECASE
 )
 """What a sink says of itself, and is not true of all."""
 
@@ -60,10 +64,11 @@ class _Together:
             self._take(frame, batch_id)
 
     def _take(self, frame: Any, batch_id: int) -> None:
-        for check in self._methods("check"):
-            check(frame)
-        for prepare in self._methods("prepare"):
-            prepare(frame, batch_id)
+        with self._limited(_in_this_run):
+            for check in self._methods("check"):
+                check(frame)
+            for prepare in self._methods("prepare"):
+                prepare(frame, batch_id)
         if not self._persist or frame.is_cached:
             self._write(frame, batch_id)
             return
@@ -80,17 +85,30 @@ class _Together:
     def _write(self, frame: Any, batch_id: int) -> None:
         for number, each in enumerate(self._sinks):
             try:
-                each(frame, batch_id)
+                with self._limited(_there if number else _in(each)):
+                    each(frame, batch_id)
             except Exception as problem:
                 if number == 0:
                     raise
                 raise NotInAllSinks(self._told(batch_id, number, problem)) from problem
 
+    @contextmanager
+    def _limited(self, limited: Callable[[re.Match[str]], str]) -> Iterator[None]:
+        """What a sink raises says of itself only what is true beside others."""
+        try:
+            yield
+        except OnceflowError as problem:
+            if len(self._sinks) > 1:
+                problem.args = (_NOTHING.sub(limited, str(problem)),)
+            raise
+
     def _told(self, batch_id: int, number: int, problem: Exception) -> str:
         failed, *waiting = (_name(each) for each in self._sinks[number:])
-        there = "it is not known whether it is in" if isinstance(problem, CommitUnknown) else "it is not in"
+        # An error that is not ours is of a function of the user's, or of a sink without transactions.
+        is_known = isinstance(problem, OnceflowError) and not isinstance(problem, CommitUnknown)
+        there = "it is not in" if is_known else "it is not known whether it is in"
         missing = f"{there} {failed}" + (f", and not in {_listed(waiting)}, which comes after it" if waiting else "")
-        said = _NOTHING.sub(r"\1 there", str(problem) or type(problem).__name__).rstrip(".")
+        said = (str(problem) or type(problem).__name__).rstrip(".")
         return (
             f"micro-batch {batch_id} is committed in {_listed([_name(each) for each in self._sinks[:number]])}; "
             f"{missing}. {failed} says: {said}. When the query is started again with the same checkpoint, the "
@@ -103,6 +121,19 @@ class _Together:
             close = getattr(each, "close", None)
             if close is not None:
                 close()
+
+
+def _in_this_run(nothing: re.Match[str]) -> str:
+    limited = "in this run " + nothing[0].lower()
+    return limited if nothing[0][0].islower() else limited.capitalize()
+
+
+def _there(nothing: re.Match[str]) -> str:
+    return f"{nothing[0]} there"
+
+
+def _in(sink: Sink) -> Callable[[re.Match[str]], str]:
+    return lambda nothing: f"{nothing[0]} in {_name(sink)}"
 
 
 def _name(sink: Sink) -> str:

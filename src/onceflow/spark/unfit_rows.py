@@ -56,6 +56,8 @@ _NO_KEY: Final = "no_key"
 _SHOWN: Final = 60
 _FRAME_BYTES: Final = HEADER_SIZE + 64
 """Of a batch of one record, without what is in it."""
+_LONGER: Final = 500
+"""What cannot be compressed takes up to 10 bytes more for each block of 16 to 64 kB, with gzip, snappy and lz4."""
 _RAISED: Final = "raise max.message.bytes of the topic, leave such rows out, or give the sink a dead_letter_topic"
 
 Numbers = npt.NDArray[np.integer[Any]]
@@ -161,7 +163,8 @@ def dead_letters(
 ) -> Rows:
     """These rows, as they are written to the dead-letter topic. `every_header`: of each and every row."""
     first: list[Header] = [] if every_header is None else [(every_header[0], every_header[1].encode())]
-    room = (limits.bytes_max or BATCH_BYTES_MAX) - _FRAME_BYTES
+    whole = limits.bytes_max or BATCH_BYTES_MAX
+    room = whole - _FRAME_BYTES - whole // _LONGER
     letters = [_letter(rows, each, first, room) for each in unfit]
     keys, values, headers = (list(each) for each in zip(*letters, strict=True))
     return Rows(

@@ -573,10 +573,58 @@ def test_strangers_are_cut_off_and_change_nothing(run: Run, door: Door, new_turn
     assert run.failure is None
 
 
-@pytest.mark.parametrize("words", [{}, {"task": 0}, {"attempt": "a"}, {"task": "x", "attempt": "a"}, {"task": None}])
-def test_first_words_that_do_not_say_who_it_is_are_not_answered(run: Run, door: Door, words: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"task": 0},
+        {"attempt": "a"},
+        {"task": "x", "attempt": "a"},
+        {"task": None},
+        {"task": float("inf"), "attempt": "a"},
+        {"task": 0, "attempt": "a", "stage": float("nan")},
+    ],
+)
+def test_first_words_that_do_not_say_who_it_is_are_not_answered(
+    run: Run, door: Door, new_turns: NewTurns, words: dict[str, object]
+) -> None:
     assert said(door, frame({"secret": door.secret, **words})) == b""
-    run.enter(0, "a")
+    new_turns(0, "a").leave(DONE)
+
+
+def test_connection_that_cannot_be_watched_costs_itself_and_not_the_server(
+    run: Run, door: Door, new_turns: NewTurns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """epoll has a limit of its own (ENOSPC)."""
+    register = module.selectors.DefaultSelector.register
+    failures = iter(range(2))
+
+    def register_or_fail(selector: Any, *arguments: Any) -> Any:
+        if isinstance(arguments[-1], module._Hello) and next(failures, None) is not None:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return register(selector, *arguments)
+
+    monkeypatch.setattr(module.selectors.DefaultSelector, "register", register_or_fail)
+    new_turns(0, "a").leave(DONE)
+    assert next(failures, None) is None
+
+
+def test_thread_of_the_server_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    made: list[socket.socket] = []
+    create = socket.create_server
+
+    def create_and_keep(*arguments: Any, **settings: Any) -> socket.socket:
+        made.append(create(*arguments, **settings))
+        return made[-1]
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr(socket, "create_server", create_and_keep)
+    with pytest.raises(RuntimeError):
+        Sequencer("127.0.0.1")
+    assert [each.fileno() for each in made] == [-1]
 
 
 def test_whoever_says_nothing_is_cut_off(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:

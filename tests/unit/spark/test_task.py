@@ -441,6 +441,16 @@ def test_what_is_too_large_for_the_dead_letter_topic_is_cut(key: int | None, val
     assert max(len(each) for sent in producing.sent for each in sent.values()) <= 2_000
 
 
+@pytest.mark.parametrize("codec", list(Codec))
+def test_what_was_cut_fits_even_if_compression_makes_it_longer(codec: Codec) -> None:
+    producing = FakeProducing(out=1, letters=1)
+    producing.takes = {"out": TopicLimits(1_048_588), "letters": TopicLimits(1_048_588)}
+    value = random.Random(1).randbytes(3_000_000)
+    write(producing, rows(key=["k"], value=[value]), codec=codec, dead_letter_topic="letters")
+    [[batch]] = [each.values() for each in producing.sent]
+    assert len(batch) <= 1_048_588
+
+
 def test_a_row_without_a_key_is_a_dead_letter_where_the_topic_is_compacted() -> None:
     producing = FakeProducing(out=1, other=1, letters=1)
     producing.takes = {"out": TopicLimits(needs_keys=True)}
@@ -460,6 +470,28 @@ def test_dead_letters_have_the_header_and_the_timestamp_of_their_rows() -> None:
     write(producing, batch, header=("batch", "7"), **LETTERS)
     [letter] = producing.records()["letters", 0]
     assert (letter.timestamp, dict(letter.headers)["batch"]) == (2_000, b"7")
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"timestamp": pa.array([-1], pa.timestamp("us"))}, "before 1970"),
+        ({"headers": [[{"key": None, "value": b"v"}]]}, "header has no key"),
+    ],
+)
+def test_what_no_topic_takes_is_refused_with_a_dead_letter_topic_too(columns: dict[str, Any], why: str) -> None:
+    producing = FakeProducing(out=1, letters=1)
+    with pytest.raises(RowRefused, match=why):
+        write(producing, rows(value=[b"v"], **columns), dead_letter_topic="letters")
+    assert producing.sent == []
+
+
+def test_row_without_a_key_is_refused_by_name_if_the_dead_letter_topic_is_compacted_too() -> None:
+    producing = FakeProducing(out=1, letters=1)
+    producing.takes = {"out": TopicLimits(needs_keys=True), "letters": TopicLimits(needs_keys=True)}
+    with pytest.raises(RowRefused, match=r"dead-letter topic 'letters' is compacted.*cleanup\.policy"):
+        write(producing, rows(key=["k", None], value=[b"a", b"b"]), dead_letter_topic="letters")
+    assert producing.sent == []
 
 
 def test_a_limit_that_a_refusal_told_counts_if_it_is_the_smaller_one() -> None:
@@ -528,6 +560,7 @@ def test_the_driver_learns_the_limit_from_the_kind_of_a_failure() -> None:
         (WriteRefused("t", 0, ErrorCode.INVALID_PRODUCER_ID_MAPPING), "fenced", "partition 0 of 't'"),
         (WriteRefused("t", 0, ErrorCode.UNKNOWN_PRODUCER_ID), "fenced", "partition 0 of 't'"),
         (WriteRefused("t", 0, ErrorCode.TRANSACTION_ABORTABLE), "transaction", "asks to abort the transaction"),
+        (WriteRefused("t", 0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), "transaction", "has lost what was written"),
         (WriteRefused("t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED), "refused", "WRITE on topic 't'"),
         (RowRefused("no topic"), "refused", "no topic"),
         (TopicMissingError("there is no topic"), "refused", "there is no topic"),

@@ -98,6 +98,51 @@ def test_an_error_of_a_later_one_says_who_has_the_batch_and_never_that_nobody_ha
     assert raised.value.__cause__ is problem
 
 
+def test_cause_says_no_more_than_the_error_since_spark_shows_both() -> None:
+    problem = BatchFailed("batch 3 of 'b' failed once; nothing of it is visible. Last reason: no leader")
+    with pytest.raises(NotInAllSinks) as raised:
+        sinks(Fake("a", []), Fake("b", [], write=problem))(FRAME, 3)
+    assert str(raised.value.__cause__) == (
+        "batch 3 of 'b' failed once; nothing of it is visible there. Last reason: no leader"
+    )
+
+
+def test_the_first_one_speaks_for_itself_since_another_may_have_the_batch_from_an_earlier_run() -> None:
+    problem = BatchFailed("batch 3 of 'a' failed once; nothing of it is visible. Last reason: no leader")
+    with pytest.raises(BatchFailed, match=r"nothing of it is visible in Fake\('a'\)\. Last reason: no leader$"):
+        sinks(Fake("a", [], write=problem), Fake("b", []))(FRAME, 3)
+
+
+@pytest.mark.parametrize("where", ["check", "prepare"])
+@pytest.mark.parametrize(
+    ("sentence", "told"),
+    [
+        ("Create it first: nothing was written", "Create it first: in this run nothing was written"),
+        ("no right. Nothing was written", "no right. In this run nothing was written"),
+        ("the sink was called twice", "the sink was called twice"),
+    ],
+)
+def test_what_is_refused_before_is_said_of_this_run_since_an_earlier_one_may_have_written(
+    where: str, sentence: str, told: str
+) -> None:
+    with pytest.raises(SinkError) as raised:
+        sinks(Fake("a", []), Fake("b", [], **{where: SinkError(sentence)}))(FRAME, 0)
+    assert str(raised.value) == told
+
+
+def test_one_sink_alone_says_what_it_says() -> None:
+    problem = SinkError("no right. Nothing was written")
+    with pytest.raises(SinkError, match=r"^no right\. Nothing was written$"):
+        sinks(Fake("a", [], check=problem))(FRAME, 0)
+
+
+@pytest.mark.parametrize("problem", [ZeroDivisionError("division by zero"), RuntimeError("Job aborted")])
+def test_sink_that_does_not_promise_all_or_nothing_may_have_a_part(problem: Exception) -> None:
+    """A function of the user's, or a sink without transactions."""
+    with pytest.raises(NotInAllSinks, match=r"it is not known whether it is in Fake\('b'\)\. Fake"):
+        sinks(Fake("a", []), Fake("b", [], write=problem))(FRAME, 3)
+
+
 def test_a_commit_that_was_not_answered_is_not_called_missing() -> None:
     problem = CommitUnknown("the commit of batch 3 was not answered: visible as a whole or not at all.")
     with pytest.raises(NotInAllSinks, match=r"in Fake\('a'\); it is not known whether it is in Fake\('b'\)\. Fake"):
