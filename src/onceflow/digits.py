@@ -33,4 +33,5 @@ def address_of(text: str) -> tuple[str, int] | None:
     port = whole_number_of(digits, PORT_MAX)
     if not colon or port is None or any(each.isspace() or each in "/@" for each in host):
         return None
-    return host.strip("[]"), port
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    return None if "[" in bare or "]" in bare else (bare, port)

@@ -29,7 +29,10 @@ def advice_for(missing: ImportError) -> str | None:
     name = missing.name or ""
     for extra, modules in EXTRAS.items():
         if any(name == each or name.startswith(f"{each}.") for each in modules):
-            return f"this needs {name.partition('.')[0]}, which is not installed: {_command(extra)}"
+            module = name.partition(".")[0]
+            if any(_is_there(each) for each in modules if each.partition(".")[0] == module):
+                return f"this needs {module}, which is installed but cannot be imported: {missing}"
+            return f"this needs {module}, which is not installed: {_command(extra)}"
     return None
 
 

@@ -29,7 +29,7 @@ from onceflow.log.files import RealFileSystem
 from onceflow.log.recovery import offsets_of
 from onceflow.monitor.rules_thresholds import Thresholds
 from onceflow.sinks.databases.postgresql import _parameters
-from onceflow.spark.metrics import parse_address
+from onceflow.spark.metrics import MetricsServer, parse_address
 from onceflow.spark.options import SourceOptions
 
 BAD = ("\u00b2", "\u0661", "\uff11", "1_0", "", "-1", "1e3", "0x1", "1.0", "9" * 5000)
@@ -91,6 +91,9 @@ def test_what_is_a_number_is_read(text: str, number: int | None) -> None:
         ("a b:80", None),
         ("http://a:80", None),
         ("me@a:80", None),
+        ("[::1", None),
+        ("[::1:80", None),
+        ("::1]:80", None),
     ],
 )
 def test_an_address(text: str, address: tuple[str, int] | None) -> None:
@@ -130,6 +133,8 @@ def test_a_threshold_is_a_finite_number(figure: str) -> None:
         ["consume", "x", "--partition", "\u00b2"],
         ["run", "orders", "--per-batch", "\u00b2"],
         ["users", "list", "--bootstrap", "localhost:\u00b2"],
+        ["alerts", "--http", "[::1"],
+        ["dashboard", "--http", "[::1:80"],
     ],
     ids=" ".join,
 )
@@ -138,3 +143,46 @@ def test_a_command_ends_with_one_sentence_and_2(arguments: list[str], capsys: py
     said = capsys.readouterr().err
     assert len(said.strip().splitlines()) == 1
     assert arguments[-1] in said
+
+
+@pytest.mark.parametrize("host", ["a..b", ".", "a" * 64])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["broker", "--listen", "{}:9", "--data", "{folder}"],
+        ["broker", "--listen", "127.0.0.1:0", "--http", "{}:9", "--data", "{folder}"],
+        ["dashboard", "--http", "{}:9"],
+        ["alerts", "--http", "{}:9"],
+    ],
+    ids=" ".join,
+)
+def test_a_host_that_cannot_be_one_is_a_sentence(
+    arguments: list[str], host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([each.format(host, folder=tmp_path) for each in arguments]) == (3 if arguments[0] == "alerts" else 1)
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1
+    assert f"{host}:9" in said
+
+
+def test_metrics_at_a_host_that_cannot_be_one() -> None:
+    with pytest.raises(ConfigError, match=r"cannot serve metrics at a\.\.b:9"):
+        MetricsServer("a..b:9")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "create", "\udc80"],
+        ["topics", "create", "x", "--config", "\udc80=1"],
+        ["produce", "x", "--header", "\udc80=1"],
+        ["produce", "x", "--key-separator", "\udc80"],
+        ["consume", "x", "--null-value", "\udc80"],
+        ["groups", "describe", "\udc80"],
+        ["alerts", "--http", "\udc80:9"],
+    ],
+    ids=ascii,
+)
+def test_an_argument_that_is_not_utf_8_is_a_sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "is not text in UTF-8" in capsys.readouterr().err

@@ -110,8 +110,9 @@ def bind(host: str, port: int) -> socket.socket:
         except BaseException:
             listener.close()
             raise
-    except OSError as error:
-        raise BrokerStartError(f"Cannot listen on {host}:{port}: {error.strerror}.") from error
+    except (OSError, UnicodeError) as error:  # a label that is empty or too long fails before any look-up
+        reason = error.strerror if isinstance(error, OSError) else "Name or service not known"
+        raise BrokerStartError(f"Cannot listen on {host}:{port}: {reason}.") from error
     return listener
 
 

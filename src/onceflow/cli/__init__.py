@@ -102,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             restore_signals()
         parser, module = _parser(arguments)
         args = parser.parse_args(arguments)
+        _check_text(*vars(args).values())
         if module is None:
             parser.print_help(sys.stderr)
             return EXIT_USAGE
@@ -126,6 +127,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _check_text(*given: object) -> None:
+    """Whatever is not the path of a file is sent to somebody as UTF-8; librdkafka does not survive anything else."""
+    for each in given:
+        if isinstance(each, str):
+            try:
+                each.encode()
+            except UnicodeEncodeError:
+                raise ConfigError(f"{each!r} is not text in UTF-8") from None
+        elif isinstance(each, list | tuple):
+            _check_text(*each)
 
 
 def _complain(problem: OnceflowError, code: int) -> int:

@@ -71,19 +71,21 @@ def _get(url: str, place: str) -> Any:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=TIMEOUT_S) as answer:
-            return json.loads(answer.read(ANSWER_BYTES_MAX))
+            said = answer.read(ANSWER_BYTES_MAX)
     except urllib.error.HTTPError as refusal:
         with refusal:
-            said = f"{refusal.code} {refusal.reason}"
-        raise CannotLook(f"{place} answers {said}: this is no page of onceflow's.") from None
-    except (OSError, http.client.HTTPException) as problem:
+            code = f"{refusal.code} {refusal.reason}"
+        raise CannotLook(f"{place} answers {code}: this is no page of onceflow's.") from None
+    except (OSError, http.client.HTTPException, ValueError) as problem:  # the last: no host can have this name
         reason = getattr(problem, "reason", problem)
         reason = getattr(reason, "strerror", None) or reason
         raise CannotLook(
             f"cannot ask the page at {place}: {reason}. A broker has one if it was started with --http; for any other "
             "Kafka use --bootstrap."
         ) from None
-    except ValueError:
+    try:
+        return json.loads(said)
+    except (ValueError, RecursionError):
         raise CannotLook(f"{place} does not answer in JSON: this is no page of onceflow's.") from None
 
 
@@ -93,9 +95,9 @@ def _look(said: Any, place: str) -> Look:
         names = {each.name for each in fields(Alert)}
         alerts = tuple(Alert(**{k: v for k, v in each.items() if k in names}) for each in said["alerts"])
         unknown = tuple(said.get("unknown", ()))
+        reason = problem["text"] if problem else "it has just been started"
     except (AttributeError, KeyError, TypeError):
         raise CannotLook(f"what {place} answers is not what onceflow's page does: another version?") from None
     if problem or at_ms is None:
-        reason = problem["text"] if problem else "it has just been started"
         raise CannotLook(f"the page at {place} knows nothing at the moment: {reason}")
     return Look(at_ms=at_ms, alerts=alerts, unknown=unknown)

@@ -26,6 +26,7 @@ from onceflow.cli.common import (
 )
 from onceflow.client.problems import Overheard, configured, describe
 from onceflow.client.settings import ClientSettings
+from onceflow.digits import INT64_MAX
 from onceflow.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -88,7 +89,7 @@ class LineFormat:
 
         try:
             fields = json.loads(line)
-        except ValueError as problem:  # JSONDecodeError and UnicodeDecodeError alike
+        except (ValueError, RecursionError) as problem:  # JSONDecodeError and UnicodeDecodeError alike
             raise BadLineError(f"it is not JSON ({problem})") from None
         if not isinstance(fields, dict):
             raise BadLineError('it is not a JSON object such as {"key": "k", "value": "v"}')
@@ -115,6 +116,7 @@ def _headers(value: Any) -> Iterator[Header]:
     if not isinstance(value, dict):
         raise ValueError('its "headers" are not an object such as {"name": "value"}')
     for name, one_or_many in value.items():
+        name.encode()  # raises for half of a surrogate pair, which JSON lets in and librdkafka does not survive
         for one in one_or_many if isinstance(one_or_many, list) else [one_or_many]:
             yield name, bytes_from_json(one)
 
@@ -123,7 +125,7 @@ def _number(fields: dict[str, Any], name: str) -> int | None:
     value = fields.get(name)
     if value is None:
         return None
-    if type(value) is not int or value < 0:  # a bool is an int to isinstance
+    if type(value) is not int or not 0 <= value <= INT64_MAX:  # a bool is an int to isinstance
         raise ValueError(f'its "{name}" is not a whole number from 0 up')
     return value
 

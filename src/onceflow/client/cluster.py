@@ -20,7 +20,7 @@ from uuid import UUID
 
 from onceflow.client.addresses import Address
 from onceflow.client.admin import TopicMissingError
-from onceflow.client.connection import CLIENT_ID_DEFAULT, Connection, NoAnswer, Unreachable
+from onceflow.client.connection import CLIENT_ID_DEFAULT, Connection, NoAnswer, NotKafka, Unreachable
 from onceflow.client.problems import ClientError
 from onceflow.client.security import PROTOCOLS, SECURITY_SETTINGS, Security, nearest
 from onceflow.client.settings import ClientSettings
@@ -130,7 +130,7 @@ class Cluster:
         for address in self._entrances():
             try:
                 connection = self._connection(address)
-            except Unreachable:
+            except (Unreachable, NotKafka):
                 continue
             self._entrance = address
             return connection
@@ -232,7 +232,7 @@ class Cluster:
                 continue
             self._entrance = address
             return answer
-        raise problems[0]
+        raise min(problems, key=lambda problem: isinstance(problem, NotKafka))  # first what may pass
 
     def _metadata(self, names: list[str] | None, *, with_operations: bool = False) -> list[MetadataResponseTopic]:
         """Also refreshes the addresses of the brokers."""

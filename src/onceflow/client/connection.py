@@ -203,6 +203,8 @@ class Connection:
                 self._introduce(_left(deadline))
             if self._security.login is not None:
                 self._log_in(self._security.login, deadline)
+        except NotKafka:  # it will not become one
+            raise
         except (NoAnswer, TimeoutError) as problem:  # but nothing of the caller's was sent
             self.close()
             late = f"the broker at {self.address} did not finish the login within {self.timeout_s:g} s"

@@ -61,7 +61,7 @@ def read_job(path: str) -> SparkFacts:
         tree = ast.parse(Path(path).read_bytes(), filename=path)
     except OSError as problem:
         raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
-    except (SyntaxError, ValueError, RecursionError) as problem:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:  # the last two: nested too deeply
         where = f" (line {problem.lineno})" if isinstance(problem, SyntaxError) else ""
         raise ConfigError(f"{path} is not a Python program{where}") from None
     facts = _Reading(tree).facts(path)

@@ -47,8 +47,8 @@ class MetricsServer:
         self.listener = MetricsListener()
         try:
             self._server, self._thread = start_http_server(port, addr=host, registry=self.listener.registry)
-        except OSError as problem:
-            reason = (problem.strerror or str(problem)).lower()
+        except (OSError, UnicodeError) as problem:
+            reason = (getattr(problem, "strerror", None) or str(problem)).lower()
             raise ConfigError(f"cannot serve metrics at {address}: {reason}. Another port, or 0 for any?") from None
         bound = f"[{host}]" if ":" in host else host
         self.url = f"http://{bound}:{self._server.server_address[1]}/metrics"

@@ -72,6 +72,13 @@ def test_what_needs_no_extra_works_without(arguments: list[str], tmp_path: Path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("name", ["pyspark", "pyspark.sql", "google.protobuf.nowhere", "psycopg"])
+def test_what_is_installed_and_broken_is_not_said_to_be_missing(name: str) -> None:
+    advice = advice_for(ImportError("cannot import name 'x'", name=name))
+    assert advice is not None
+    assert advice.endswith("is installed but cannot be imported: cannot import name 'x'")
+
+
 def test_a_module_that_belongs_to_no_extra_is_a_defect_and_not_advice() -> None:
     assert advice_for(ImportError("no", name="onceflow.nowhere")) is None
     assert advice_for(ImportError("no")) is None

@@ -234,6 +234,9 @@ def test_other_json_values_are_sent_as_their_text() -> None:
         (b'{"value": "v", "headers": [1]}', '"headers" are not an object'),
         (b'{"value": "v", "partition": -1}', '"partition" is not a whole number'),
         (b'{"value": "v", "partition": true}', '"partition" is not a whole number'),
+        (b'{"value": "v", "timestamp": 9223372036854775808}', '"timestamp" is not a whole number'),
+        (b'{"value": "v", "headers": {"\\ud800": "x"}}', "surrogates not allowed"),
+        (b"[" * 100_000, "it is not JSON"),
     ],
 )
 def test_a_json_line_that_makes_no_sense_says_why(line: bytes, words: str) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -11,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from onceflow.client.addresses import parse_bootstrap
 from onceflow.client.cluster import Cluster, Refused
 from onceflow.client.connection import ApiMissing, Connection, NoAnswer, NotAdmitted, NotKafka, Unreachable
-from onceflow.client.offsets import persistently
+from onceflow.client.offsets import may_pass, persistently
 from onceflow.client.problems import ClientError, NoBrokerReachable, NotYet, translated
 from onceflow.client.settings import ClientSettings
 from onceflow.client.shared_transaction import SharedTransaction
@@ -102,6 +105,57 @@ def test_program_that_is_not_kafka_is_told_by_its_first_answer() -> None:
         with pytest.raises(NotKafka, match="not a Kafka broker"):
             connection.features()
         answering.close()
+
+
+LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+
+
+@contextmanager
+def not_kafka() -> Iterator[str]:
+    """The address of a program that answers everybody in HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    answering, _ = server.accept()
+                    with answering, suppress(OSError):
+                        answering.recv(1000)
+                        answering.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("extra", [{}, LOGIN], ids=["without a login", "with a login"])
+def test_program_that_is_not_kafka_is_asked_once(extra: dict[str, str]) -> None:
+    with not_kafka() as address:
+        began = time.monotonic()
+        with (
+            Cluster(ClientSettings(bootstrap=address, extra=extra)) as cluster,
+            pytest.raises(NotKafka, match="not a Kafka broker"),
+        ):
+            persistently(lambda: cluster.topics(["t"]), 20)
+        with (
+            Cluster(ClientSettings(bootstrap=address, extra=extra)) as cluster,
+            pytest.raises(NotKafka, match="not a Kafka broker"),
+        ):
+            cluster.any_broker().features()
+        assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_broker_that_is_away_is_waited_for_whoever_else_is_at_another_address(turn: int) -> None:
+    with not_kafka() as address:
+        (port,) = free_ports(1)
+        addresses = [address, f"127.0.0.1:{port}"][::turn]
+        with Cluster(ClientSettings(bootstrap=",".join(addresses))) as cluster:
+            with pytest.raises(ClientError) as raised:
+                cluster.topics(["t"])
+            assert may_pass(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,8 @@ def test_names_that_go_round_in_circles_come_to_an_end(job: Read) -> None:
 def test_what_is_no_program_is_a_sentence(job: Read) -> None:
     with pytest.raises(ConfigError, match=r"not a Python program \(line 1\)"):
         job("def :")
+    with pytest.raises(ConfigError, match="not a Python program"):
+        job("x = " + "-" * 50_000 + "1")
 
 
 def test_the_arguments_of_the_sink_are_all_known() -> None:
