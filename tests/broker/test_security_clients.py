@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from onceflow.client.admin import Admin
 from onceflow.client.connection import NoAnswer, NotAdmitted
+from onceflow.client.problems import ClientError, NotYet
+from onceflow.client.settings import ClientSettings
 from onceflow.wire.messages.metadata import MetadataRequest
 from tests.support.clients.java import QUICK_START, QUIET
 from tests.support.java_programs import compiled
@@ -98,6 +101,16 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_in_the_same_words(
 def test_librdkafka_learns_that_its_password_is_wrong(broker: SecuredBroker, mechanism: str) -> None:
     settings = {**broker.client("SASL_SSL", "alice", mechanism), "sasl.password": "hunter2"}
     assert refusal(broker.addresses["SASL_SSL"], settings) == KafkaError._AUTHENTICATION
+
+
+@pytest.mark.parametrize("question", ["topic_ids", "offsets"])
+def test_a_wrong_password_is_no_trouble_that_passes(broker: SecuredBroker, question: str) -> None:
+    """These are the first questions of `consume_into`. librdkafka says no more than that it got no answer in time."""
+    login = {**broker.client("SASL_PLAINTEXT"), "sasl.password": "hunter2"}
+    admin = Admin(ClientSettings(bootstrap=broker.addresses["SASL_PLAINTEXT"], timeout_s=2, extra=login))
+    with pytest.raises(ClientError, match=r"the login at .* was refused") as refused:
+        admin.topic_ids(["orders"]) if question == "topic_ids" else admin.offsets([("orders", 0)])
+    assert not isinstance(refused.value, NotYet)
 
 
 def test_a_client_without_credentials_gets_nothing_at_all(broker: SecuredBroker) -> None:

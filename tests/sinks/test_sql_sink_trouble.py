@@ -205,7 +205,7 @@ def test_a_row_that_breaks_a_constraint_is_an_error_and_nothing_of_its_batch_is_
 
 
 RIGHTS = {
-    "no right to create tables": ["GRANT INSERT, SELECT ON people TO {role}"],
+    "no right to create tables": ["GRANT INSERT, SELECT, UPDATE ON people TO {role}"],
     "no right to insert": ["GRANT CREATE ON SCHEMA public TO {role}", "GRANT SELECT ON people TO {role}"],
     "no right to update": ["GRANT CREATE ON SCHEMA public TO {role}", "GRANT SELECT, INSERT ON people TO {role}"],
     "no right to read": ["GRANT CREATE ON SCHEMA public TO {role}", "GRANT INSERT, UPDATE ON people TO {role}"],
@@ -226,6 +226,8 @@ def test_a_right_that_is_missing_is_an_error_that_says_which_and_nothing_is_writ
     assert "GRANT" in message
     assert role in message
     job.check(-1)
+    if what != "no right to create tables":
+        assert owner.tables() == ["people"], "it was known before anything was made"
 
 
 def test_a_wrong_password_is_an_error_at_once_that_does_not_show_it(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,25 +98,25 @@ class Admin:
         """As Kafka prints them; none, if the broker is too old. Raises `TopicMissingError` if a topic is not there."""
         from confluent_kafka import KafkaError, KafkaException
 
-        try:
-            found = {name: _topic_id(each.topic_id) for name, each in self._described(names).items()}
-            return {name: topic_id for name, topic_id in found.items() if topic_id != NO_TOPIC_ID}
-        except KafkaException as problem:
-            if problem.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        with self._asking("asking for the ids of topics"):
+            try:
+                found = {name: _topic_id(each.topic_id) for name, each in self._described(names).items()}
+            except KafkaException as problem:
+                if problem.args[0].code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+                    raise
                 for name in names:
                     self.topic(name)  # raises for the one that is missing
                 raise TopicMissingError(  # it has been created since, or not every broker knows it yet
                     f"of the topics {', '.join(sorted(names))} not all are there at {self._settings.bootstrap}"
                 ) from None
-            with translated("asking for the ids of topics"):
-                raise
+        return {name: topic_id for name, topic_id in found.items() if topic_id != NO_TOPIC_ID}
 
     def describe(self, names: Iterable[str]) -> list[TopicDescription]:
         """Everything about these topics, in this order. Raises `TopicMissingError` if one is not there."""
         topics = [self.topic(name) for name in names]
         if not topics:
             return []
-        with translated("describing topics"):
+        with self._asking("describing topics"):
             ids = self._described([topic.name for topic in topics])
         offsets = self.offsets((topic.name, partition) for topic in topics for partition in topic.partitions)
         configs = self._configs(topics)
@@ -212,14 +213,18 @@ class Admin:
 
         level = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         wanted = {TopicPartition(topic, partition): spec for topic, partition in at}
+        with self._asking("asking for offsets"):
+            futures = self._client.list_offsets(wanted, isolation_level=level, request_timeout=self._settings.timeout_s)
+            return {(each.topic, each.partition): int(future.result().offset) for each, future in futures.items()}
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        """As `translated`; a login that is refused is an error, and does not pass."""
         self._client.poll(0)
         self._overheard.last = None  # what was heard before is not about this question
         try:
-            with translated("asking for offsets"):
-                futures = self._client.list_offsets(
-                    wanted, isolation_level=level, request_timeout=self._settings.timeout_s
-                )
-                return {(each.topic, each.partition): int(future.result().offset) for each, future in futures.items()}
+            with translated(doing):
+                yield
         except NotYet:  # all that librdkafka says if it is not let in is that it got no answer in time
             self._client.poll(0)
             self._check_login(self._overheard.last)
@@ -263,7 +268,7 @@ class Admin:
 
     def _configs(self, topics: list[Topic]) -> dict[str, dict[str, str]]:
 
-        with translated("reading the settings of topics"):
+        with self._asking("reading the settings of topics"):
             futures = self._client.describe_configs(
                 [_api().ConfigResource(_api().ConfigResource.Type.TOPIC, topic.name) for topic in topics],
                 request_timeout=self._settings.timeout_s,

@@ -17,6 +17,13 @@ from onceflow.sinks.databases.database import Column, Database, Kind, Session, T
 __all__ = ["Mode", "Table", "bookkeeping", "check_columns", "creation", "fit"]
 
 MODES: Final = ("append", "upsert", "increment", "delete_and_upsert")
+RIGHTS: Final = {
+    "append": ("INSERT",),
+    "upsert": ("SELECT", "INSERT", "UPDATE"),
+    "increment": ("SELECT", "INSERT", "UPDATE"),
+    "delete_and_upsert": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+}
+"""What merging needs on a table."""
 Mode = str
 
 QUERY: Final = Column("onceflow_query", Kind("text"))
@@ -180,7 +187,7 @@ def creation(database: Database, table: Table, columns: Sequence[Column]) -> str
 
 
 def fit(database: Database, session: Session, table: Table, columns: Sequence[Column]) -> None:
-    """Raises `ConfigError` unless the table is there and takes these rows."""
+    """Raises `ConfigError` unless the table is there and takes these rows, `Refused` if we may not write them."""
     there = database.columns(session, table.target)
     if there is None:
         raise ConfigError(
@@ -199,6 +206,7 @@ def fit(database: Database, session: Session, table: Table, columns: Sequence[Co
             )
     if table.mode != "append":
         _check_key(database, session, table)
+    database.check_rights(session, table.target, RIGHTS[table.mode])
 
 
 def _check_types(database: Database, table: Table, columns: Sequence[Column], known: dict[str, TableColumn]) -> None:

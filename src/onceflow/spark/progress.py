@@ -22,7 +22,7 @@ version is refused. Of version 1, who reads it passes over what it does not know
     entry       a digest of its entry in Spark's offset log: what identifies it (`query.py`)
     run         Spark's id of the run in which it was committed
     offsets     where the application's Kafka sources stand: {"topic": {"0": 42}}
-    topic_ids   Kafka's ids of these topics, as far as they are known: {"topic": "id"}
+    topic_ids   Kafka's ids of these topics and of those in `left`, as far as they are known: {"topic": "id"}
     ambiguous   topics that several sources read from different offsets or clusters; `offsets` has the lowest
     left        where it stood in topics that it does not read any more, those that were left last at the end, at most
                 100 of them, and 2,000 partitions: [["topic", {"0": 42}]]
@@ -140,6 +140,10 @@ class Progress:
     @classmethod
     def after(cls, batch: MicroBatch, before: Progress | None, *, app_id: str, **watched: Any) -> Progress:
         """The progress that a micro-batch is to leave behind."""
+        left = {} if before is None else _left(before, batch.ends)
+        ids_of_left = (
+            {} if before is None else {topic: before.topic_ids[topic] for topic, _ in left if topic in before.topic_ids}
+        )
         return cls(
             app_id=app_id,
             query_id=batch.query_id,
@@ -147,9 +151,9 @@ class Progress:
             entry=batch.entry,
             run_id=batch.run_id,
             offsets=batch.ends,
-            topic_ids=batch.topic_ids,
+            topic_ids={**ids_of_left, **batch.topic_ids},
             ambiguous=batch.ambiguous_ends,
-            left={} if before is None else _left(before, batch.ends),
+            left=left,
             at_ms=time.time_ns() // 1_000_000,
             **watched,
         )

@@ -99,6 +99,19 @@ def test_where_a_topic_was_left_is_remembered() -> None:
     }  # fmt: skip
 
 
+def test_which_topic_was_left_is_remembered() -> None:
+    """It may be another one under this name when it is read again."""
+
+    def batch(number: int, **topics: str) -> MicroBatch:
+        offsets = {(topic, 0): number for topic in topics}
+        source = SourceOffsets(start=offsets, end=offsets, topic_ids=topics)
+        return MicroBatch(query_id="q", run_id="r", batch_id=number, entry="", sources=(source,))
+
+    before = Progress.after(batch(1, a="id of a", b="id of b"), None, app_id=APP)
+    assert Progress.after(batch(2, b="id of b"), before, app_id=APP).topic_ids == {"a": "id of a", "b": "id of b"}
+    assert Progress.after(batch(2, a="another"), before, app_id=APP).topic_ids == {"a": "another", "b": "id of b"}
+
+
 def test_a_record_does_not_grow_with_topics_that_come_and_go() -> None:
     progress = None
     for day in range(1000):

@@ -242,6 +242,10 @@ class Database(abc.ABC):
     def unique_keys(self, session: Session, table: TableName) -> list[frozenset[str]]:
         """The sets of columns that ON CONFLICT can name: primary key and unique constraints."""
 
+    @abc.abstractmethod
+    def check_rights(self, session: Session, table: TableName, rights: Sequence[str]) -> None:
+        """Raises `Refused` if we lack one of these rights on a table ("INSERT"), on each and every of its columns."""
+
     def create_if_missing(self, session: Session, table: TableName, statement: str) -> None:
         """By itself, not in a transaction. Somebody else may be doing the same."""
         if self.columns(session, table) is not None:

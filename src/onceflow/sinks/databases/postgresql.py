@@ -15,7 +15,7 @@ The url is anything that libpq takes. Messages never show it with its password.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from onceflow.digits import PORT_MAX, whole_number_of
@@ -75,6 +75,10 @@ _UNIQUE_KEYS = """
       FROM pg_catalog.pg_index i
      WHERE i.indrelid = to_regclass(?) AND i.indisunique AND i.indimmediate AND i.indisvalid
        AND NOT i.indisexclusion AND i.indpred IS NULL AND i.indexprs IS NULL"""
+_MAY = {
+    **{each: f"SELECT has_any_column_privilege(to_regclass(?), '{each}')" for each in ("SELECT", "INSERT", "UPDATE")},
+    "DELETE": "SELECT has_table_privilege(to_regclass(?), 'DELETE')",
+}
 _UNLOGGED = """
     SELECT c.relname::text
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -144,6 +148,16 @@ class PostgreSql(Database):
 
     def unique_keys(self, session: Session, table: TableName) -> list[frozenset[str]]:
         return [frozenset(names) for (names,) in session.execute(_UNIQUE_KEYS, (self.quoted(table),)).rows]
+
+    def check_rights(self, session: Session, table: TableName, rights: Sequence[str]) -> None:
+        quoted = self.quoted(table)
+        missing = [each for each in rights if not session.execute(_MAY[each], (quoted,)).rows[0][0]]
+        if missing:
+            ((role,),) = session.execute("SELECT quote_ident(current_user)").rows
+            raise Refused(
+                f"permission denied for table {table}. Its owner or a superuser can allow it: "
+                f"GRANT {', '.join(missing)} ON {quoted} TO {role}"
+            )
 
     # --- stages
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from onceflow.errors import ConfigError
@@ -129,6 +129,9 @@ class Sqlite(Database):
         indexes = _unique_indexes(session, name)
         keys = [frozenset(column for column, _ in index) for index in indexes]
         return [frozenset([rowid]), *keys] if rowid is not None else keys
+
+    def check_rights(self, session: Session, table: TableName, rights: Sequence[str]) -> None:
+        """Who may write the file may do everything."""
 
     # --- stages
 
