@@ -14,7 +14,7 @@ PACKAGES := --editable '.[dev]' 'pyspark==$(PYSPARK).*'
 # The tests start hundreds of Python processes. Where this is set, each of them compiles again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-broker test test-spark check repeat-tests alerts-check bench-watching format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
+.PHONY: setup demo demo-broker compiled-tests test test-spark check repeat-tests alerts-check bench-watching format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,8 +50,12 @@ check: $(INSTALLED)  ## types, lint, layout, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# pytest compiles each file of the tests in its own way. Done once, before five processes would all do the same.
+compiled-tests: $(INSTALLED)
+	@$(BIN)/pytest -qq --collect-only > /dev/null || $(BIN)/pytest -qq --collect-only
+
 test:  ## everything above, then all tests, against our broker and against Apache Kafka
-	@$(MAKE) --no-print-directory --jobs 2 setup check
+	@$(MAKE) --no-print-directory --jobs 2 setup compiled-tests check
 	$(BIN)/pytest -q --numprocesses 5 --dist loadscope
 
 test-spark: setup  ## the tests of all that stands on Spark, with the PySpark you name: make test-spark PYSPARK=4.3

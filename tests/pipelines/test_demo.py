@@ -47,7 +47,7 @@ def demo(brokers: Brokers, folder: Path, *, records: int, faults: int, **more: A
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.faults  # of every day is the next one
+@pytest.mark.faults  # of every day: test_job.py, without faults; and the Spark job of tests/docs whose driver is killed
 def test_a_pipeline_that_is_left_alone_is_exact(brokers: Brokers, tmp_path: Path) -> None:
     verdict, compared = demo(brokers, tmp_path, records=3000, faults=0, options={"per_batch": "1000"})
     assert verdict.faults == []
@@ -60,6 +60,7 @@ def test_a_pipeline_that_is_left_alone_is_exact(brokers: Brokers, tmp_path: Path
     assert compared["reads"] > 0
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_a_pipeline_whose_driver_and_broker_are_killed_is_exact(tmp_path: Path) -> None:
     verdict, compared = demo(

@@ -26,6 +26,7 @@ SETTINGS = {
 WAIT_S = 240.0
 
 
+@pytest.mark.faults  # of every day: tests/unit/spark/test_stage_attempts.py, test_sequencer.py and test_task.py
 @pytest.mark.timeout(600)
 def test_rows_of_two_attempts_at_a_stage_are_not_mixed(
     broker: RunningBroker, new_name: Callable[[], str], tmp_path: Path, new_driver: Callable[..., DriverProcess]

@@ -124,8 +124,8 @@ class _Together:
 
 
 def _in_this_run(nothing: re.Match[str]) -> str:
-    limited = "in this run " + nothing[0].lower()
-    return limited if nothing[0][0].islower() else limited.capitalize()
+    begins_a_sentence = nothing[0][0].isupper()
+    return f"{nothing[0]} in this run" if begins_a_sentence else f"in this run {nothing[0]}"
 
 
 def _there(nothing: re.Match[str]) -> str:

@@ -118,7 +118,7 @@ def test_the_first_one_speaks_for_itself_since_another_may_have_the_batch_from_a
     ("sentence", "told"),
     [
         ("Create it first: nothing was written", "Create it first: in this run nothing was written"),
-        ("no right. Nothing was written", "no right. In this run nothing was written"),
+        ("no right. Nothing was written", "no right. Nothing was written in this run"),
         ("the sink was called twice", "the sink was called twice"),
     ],
 )
