@@ -45,11 +45,18 @@ KAFKA_ONLY = ("test_failover.py", "test_security.py", "test_cluster.py")
 
 
 SELECTED = (
-    "tests/spark/", "tests/verify/", "tests/pipelines/", "tests/sinks/", "tests/conformance/test_cli",
-    "tests/conformance/test_groups.py", "tests/conformance/test_streams.py", "tests/conformance/test_fetching.py",
-    "tests/conformance/test_raw_txn_exhaustion.py",
+    "tests/spark/", "tests/verify/", "tests/pipelines/", "tests/sinks/",
+    *(
+        f"tests/conformance/{module}"
+        for module in (
+            "test_aiokafka.py", "test_cli", "test_confluent.py", "test_fetching.py", "test_groups.py", "test_java.py",
+            "test_kafka_python.py", "test_raw_txn_exhaustion.py", "test_streams.py", "test_transactions.py",
+        )
+    ),
 )  # fmt: skip
-"""Places of which `make test` has a selection. `make faults`, and whoever names a broker, gets everything."""
+"""Places of which `make test` has a selection: on Apache Kafka only what is marked. Whether commands and clients work
+with a real Kafka is asked by `make faults`; how Kafka answers to the letter (test_raw_*), each time. Whoever names a
+broker gets everything."""
 STARTED_FIRST = ("tests/spark/", "tests/pipelines/", "tests/verify/", "tests/docs/", "tests/sinks/")
 """What takes longest, in this order: whoever begins with it is not waited for in the end."""
 
