@@ -25,6 +25,8 @@ from kafka.errors import CommitFailedError, NoError
 
 __all__ = ["CoordinatedKafkaPythonClient"]
 
+JOIN_S = 5.0
+
 ASSIGNORS = {
     each.name: each
     for each in (
@@ -66,9 +68,9 @@ class CoordinatedKafkaPythonClient(KafkaPythonClient):
         return KafkaPythonMember(consumer, topics)
 
     def poll_each(self, members: Sequence[KafkaPythonMember]) -> list[Received]:
-        """All at once: an answer to a join that arrives between two polls is forgotten, and the member joins again."""
+        """All at once, since members that join wait for each other."""
         with ThreadPoolExecutor(len(members)) as pool:
-            return [each for received in pool.map(lambda member: member.poll(0.3), members) for each in received]
+            return [each for received in pool.map(lambda member: member.turn(0.3), members) for each in received]
 
     def dying_member(self, group: str, topic: str, membership: Membership) -> DyingProcess:
         return DyingProcess("kafka-python", self._bootstrap, group, topic, membership)
@@ -172,6 +174,13 @@ class KafkaPythonMember:
 
     def poll(self, timeout_s: float) -> list[Received]:
         return KafkaPythonReader(self.consumer).poll(timeout_s)
+
+    def turn(self, timeout_s: float) -> list[Received]:
+        """A poll that does not leave in the middle of a join: an answer that arrives between two polls is forgotten,
+        and the member joins again. On a busy machine it would do so for ever."""
+        with refusals():
+            self.consumer._coordinator.poll(timeout_ms=JOIN_S * 1000)
+        return self.poll(timeout_s)
 
     def assignment(self) -> set[Partition]:
         return {(at.topic, at.partition) for at in self.consumer.assignment()}
