@@ -121,7 +121,8 @@ def selected(root: Path, selection: str, arguments: Sequence[str]) -> list[str]:
 def busy_cores(number: int) -> Iterator[None]:
     """They end with this process, too, if that is killed."""
     loop = f"import os\nwhile os.getppid() == {os.getpid()}: sum(range(100_000))"
-    loops = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(number)]
+    # Each in a session of its own: Linux shares a core among sessions first, so all in one would count as one.
+    loops = [subprocess.Popen([sys.executable, "-c", loop], start_new_session=True) for _ in range(number)]
     try:
         yield
     finally:
