@@ -54,7 +54,7 @@ check: $(INSTALLED)  ## types, lint, layout, layers
 compiled-tests: $(INSTALLED)
 	@$(BIN)/pytest -qq --collect-only > /dev/null || $(BIN)/pytest -qq --collect-only
 
-test:  ## everything above, then all tests, against our broker and against Apache Kafka
+test:  ## everything above, then the tests, against our broker and, as far as the protocol goes, against Apache Kafka
 	@$(MAKE) --no-print-directory --jobs 2 setup compiled-tests check
 	$(BIN)/pytest -q --numprocesses 5 --dist loadscope
 

@@ -209,7 +209,7 @@ class KafkaSink:
         def is_there(source: SourceOffsets, where: TopicPartition) -> bool:
             topic, partition = where
             there = topics.get(topic)
-            if source not in ours or there is None or partition not in there.leaders:
+            if there is None or partition not in there.leaders or not any(source is each for each in ours):
                 return False
             return there.id is None or source.topic_ids.get(topic) in (None, to_text(there.id))
 

@@ -244,7 +244,7 @@ class Database(abc.ABC):
 
     @abc.abstractmethod
     def check_rights(self, session: Session, table: TableName, rights: Sequence[str]) -> None:
-        """Raises `Refused` if we lack one of these rights on a table ("INSERT"), on each and every of its columns."""
+        """Raises `Refused` if we have one of these rights ("INSERT") neither on a table nor on any of its columns."""
 
     def create_if_missing(self, session: Session, table: TableName, statement: str) -> None:
         """By itself, not in a transaction. Somebody else may be doing the same."""
