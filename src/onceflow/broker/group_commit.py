@@ -4,7 +4,8 @@ While a round runs in the disk thread, appends go on and gather; when it ends, e
 and the next round starts with all that came meanwhile. The more load, the more writes share a round.
 
 There is one disk thread, and checkpoints use it too: two syncs of one file at the same time could each be told half the
-truth about an error (the kernel reports a lost page once).
+truth about an error (the kernel reports a lost page once). For the same reason a log has one checkpoint at a time: the
+next one begins when it is known what of the last one is on disk.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class GroupCommit:
         self._stopwatch = stopwatch
         self._dirty: dict[Partition, None] = {}
         self._running = False
+        self._checkpointing: set[Partition] = set()
 
     def wrote(self, partition: Partition) -> None:
         """A partition has unsynced records; a round that covers them will follow."""
@@ -110,7 +112,17 @@ class GroupCommit:
         partition.refuse_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
 
     async def checkpoint(self, partition: Partition) -> None:
-        """Write a checkpoint of a partition in the disk thread."""
+        """Write a checkpoint of a partition in the disk thread; if one is being written, another one soon."""
+        if partition in self._checkpointing:
+            partition.log.wants_checkpoint = True
+            return
+        self._checkpointing.add(partition)
+        try:
+            await self._checkpoint(partition)
+        finally:
+            self._checkpointing.discard(partition)
+
+    async def _checkpoint(self, partition: Partition) -> None:
         try:
             job: Checkpoint | None = partition.log.begin_checkpoint()
         except StorageError as refused:
