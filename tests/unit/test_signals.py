@@ -57,6 +57,7 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
 
 
 def test_a_ctrl_c_that_had_to_wait_is_a_keyboard_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):

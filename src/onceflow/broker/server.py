@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -74,12 +74,11 @@ async def serve(
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, _begin_stop, loop, stop)
-    if stop_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), _parent_is_gone, loop, stop)
     # The addresses before the directory: a mistake there leaves no directory behind.
     with contextlib.ExitStack() as opened:
+        opened.enter_context(_stopped_by_signals(loop, stop))
+        if stop_with_stdin:
+            loop.add_reader(sys.stdin.fileno(), _parent_is_gone, loop, stop)
         doors = _doors(listeners, config, opened)
         page = _Page(opened.enter_context(bind(*http)), http[0]) if http else None
         lock = lock_directory(directory)
@@ -96,6 +95,20 @@ async def serve(
                 node.close()
         finally:
             lock.release()
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
+    """Handlers as they were before, in the end: uvloop leaves its own behind, which do nothing once it is closed."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, _begin_stop, loop, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def _parent_is_gone(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
