@@ -306,8 +306,9 @@ def test_rules_survive_the_death_of_the_broker_and_a_damaged_file_keeps_it_from_
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("messages", [2, 20_000])
 def test_produce_says_in_a_sentence_that_it_may_not_write(
-    broker: SecuredBroker, acls: Command, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broker: SecuredBroker, acls: Command, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], messages: int
 ) -> None:
     owner = admin(broker)
     owner.create_topics([NewTopic(name, 1)])[name].result()
@@ -315,9 +316,10 @@ def test_produce_says_in_a_sentence_that_it_may_not_write(
     login = tmp_path / "alice.properties"
     login.write_text("".join(f"{key}={value}\n" for key, value in broker.client(LISTENER, "alice").items()))
     lines = tmp_path / "lines"
-    lines.write_text("one\ntwo\n")
+    lines.write_text("line\n" * messages)
     connection = ["--bootstrap", broker.addresses[LISTENER], "--command-config", str(login)]
     assert main(["produce", name, "--file", str(lines), *connection]) == 1
-    told = capsys.readouterr().err
-    assert "uthorization" in told
-    assert "Traceback" not in told
+    told = [line for line in capsys.readouterr().err.splitlines() if "acknowledged" in line]
+    assert told[0].startswith("0 messages acknowledged")
+    assert [line.partition(": ")[0] for line in told[1:]] == [f"{messages:,} messages not acknowledged"]
+    assert "uthorization failed" in told[1]

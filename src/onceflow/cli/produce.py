@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 from onceflow.cli.common import (
@@ -130,19 +130,28 @@ def _number(fields: dict[str, Any], name: str) -> int | None:
     return value
 
 
-@dataclass
 class Tally:
     """What became of the messages."""
 
-    acknowledged: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        self.acknowledged = 0
+        self.failed: Counter[str] = Counter()
+        self.fatal: str | None = None
+        """Why the producer as a whole has ended: it may not write, or was fenced."""
 
     def delivered(self, error: Any, _message: Any) -> None:
         """librdkafka's delivery report, once per message."""
         if error is None:
             self.acknowledged += 1
         else:
-            self.failed[describe(error)] += 1
+            self.refused(error)
+
+    def refused(self, error: Any) -> None:
+        """A fatal error ends all messages, with errors that only say that they were ended."""
+        from confluent_kafka import KafkaError
+
+        ended = (KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+        self.failed[self.fatal if self.fatal and error.code() in ended else describe(error)] += 1
 
 
 class Sender:
@@ -175,27 +184,33 @@ class Sender:
         while True:
             try:
                 self._producer.produce(self._topic, message.value, **options)
-                self._producer.poll(0)
-                return
             except BufferError:  # a full queue: wait for the broker to take some of it
-                self._producer.poll(0.1)
+                self._serve(0.1)
+                continue
             except self._refusal as refused:  # too large for the client's own limit, mostly
-                self.tally.failed[describe(refused.args[0])] += 1
-                return
+                self.tally.refused(refused.args[0])
+            self._serve(0)
+            return
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Waits until all are acknowledged or given up; what is open after `timeout_s` counts as failed."""
-        try:
-            left = self._producer.flush(timeout_s) if timeout_s is not None else self._producer.flush()
-        except (self._refusal, SystemError) as fatal:
-            # A fatal error of the whole producer (it may not write, it is fenced) comes out of any call.
-            refused = fatal if isinstance(fatal, self._refusal) else fatal.__cause__
-            self.tally.failed[describe(refused.args[0]) if refused is not None else str(fatal)] += len(self._producer)
-            self._producer.purge()
-            return
-        if left:
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while len(self._producer) and (until is None or time.monotonic() < until):
+            self._serve(0.1)
+        if left := len(self._producer):
             self.tally.failed["interrupted before an answer came"] += left
             self._producer.purge()
+
+    def _serve(self, timeout_s: float) -> None:
+        """Lets delivery reports come.
+
+        A fatal error comes as an exception, once, and before the reports of the messages that it ends. `poll` returns
+        with it. `flush` would not: it goes on with the reports, and where Python runs, the exception gets lost.
+        """
+        try:
+            self._producer.poll(timeout_s)
+        except self._refusal as fatal:
+            self.tally.fatal = describe(fatal.args[0])
 
 
 def add_parser(subparsers: Any) -> None:
