@@ -32,11 +32,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -126,14 +128,40 @@ class Conversion:
 
 def register(spark: SparkSession) -> None:
     """Makes `format("onceflow")` known to this session."""
-    spark.dataSource.register(KafkaSource)
+    _register(spark, KafkaSource)
 
 
 def register_converting(spark: SparkSession, name: str, conversion: Conversion) -> None:
     """Makes `format(name)` known: the same source, with the same options, whose records are converted where they are
     read."""
     members = {"name": classmethod(lambda _: name), "conversion": conversion}
-    spark.dataSource.register(type("ConvertingSource", (KafkaSource,), members))
+    _register(spark, type("ConvertingSource", (KafkaSource,), members))
+
+
+def _register(spark: SparkSession, source: type[DataSource]) -> None:
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as problem:
+        if problem.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        # A session that `newSession` made does not know the name, but the active session does, and Spark looks there.
+        with _active(spark):
+            spark.dataSource.register(source)
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """This session is the active one of this thread meanwhile."""
+    before = SparkSession.getActiveSession()
+    sessions = SparkSession._get_j_spark_session_class(spark._jvm)
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before is not None:
+            sessions.setActiveSession(before._jsparkSession)
+        else:
+            sessions.clearActiveSession()
 
 
 class KafkaSource(DataSource):
