@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
 import threading
 from collections import OrderedDict
@@ -129,7 +130,7 @@ class LossyProxy:
         self._bound: tuple[str, int] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket
         self._links: dict[_Link, asyncio.Task[None]] = {}
 
     def __enter__(self) -> Self:
@@ -201,40 +202,44 @@ class LossyProxy:
         self._loop.close()
 
     async def _start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, *self._bind)
-        host, port = self._server.sockets[0].getsockname()[:2]
+        # Not asyncio's server: of connections that it is accepting while it is closed, some are never closed.
+        self._listener = socket.create_server(self._bind)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept)
+        host, port = self._listener.getsockname()[:2]
         self._bound = (host, port)
 
     async def _stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for link in list(self._links):
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for link, task in list(self._links.items()):
             link.cut()
-        # The tasks end by themselves once their sockets are gone; a delayed frame would keep one alive.
-        for task in list(self._links.values()):
+            # It ends by itself once its sockets are gone; a delayed frame would keep it alive.
             task.cancel()
-        await asyncio.gather(*self._links.values(), return_exceptions=True)
-        if self._server is not None:
-            await self._server.wait_closed()
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
 
     async def _cut_all(self) -> int:
         links = [link for link in self._links if link.cut()]
         self.counters.cut_by_hand += len(links)
         return len(links)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.counters.connections += 1
-        link = _Link(self, self.counters.connections, reader, writer)
-        task = asyncio.current_task()
-        assert task is not None
-        self._links[link] = task
+    def _accept(self) -> None:
         try:
-            await link.run()
-        except asyncio.CancelledError:
-            pass  # only _stop() cancels, and it knows; asyncio's server would report it as an accident
-        finally:
-            link.let_go()
-            del self._links[link]
+            client, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        self.counters.connections += 1
+        link = _Link(self, self.counters.connections, client)
+        # Known at once, and let go of by the loop: a task that is cancelled before its first step does neither.
+        self._links[link] = task = self._loop.create_task(link.run())
+        task.add_done_callback(lambda task: self._forget(link, task))
+
+    def _forget(self, link: _Link, task: asyncio.Task[None]) -> None:
+        del self._links[link]
+        link.let_go()
+        if not task.cancelled():  # only _stop() cancels
+            task.result()  # raises for asyncio to report it
 
 
 class _Judged(NamedTuple):
@@ -252,13 +257,11 @@ Judge = Callable[[bytes], _Judged]
 class _Link:
     """One client connection and the one to the broker that belongs to it."""
 
-    def __init__(
-        self, proxy: LossyProxy, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, proxy: LossyProxy, number: int, client: socket.socket) -> None:
         self._proxy = proxy
         self._number = number
-        self._client = (reader, writer)
-        self._writers = [writer]
+        self._socket = client
+        self._writers: list[asyncio.StreamWriter] = []
         self._unanswered: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._is_cut = False
         self._late: int | None = None
@@ -266,6 +269,8 @@ class _Link:
         self._late_is_answered = asyncio.Event()
 
     async def run(self) -> None:
+        client = await asyncio.open_connection(sock=self._socket)
+        self._writers.append(client[1])
         await self._proxy.flowing.wait()
         try:
             if self._proxy.upstream is None or self._proxy.is_refusing:
@@ -280,8 +285,8 @@ class _Link:
             broker[1].transport.abort()
             return
         ways = (
-            asyncio.create_task(self._pump(self._client[0], broker[1], self._request, REQUEST_BYTES_MIN)),
-            asyncio.create_task(self._pump(broker[0], self._client[1], self._response, RESPONSE_BYTES_MIN)),
+            asyncio.create_task(self._pump(client[0], broker[1], self._request, REQUEST_BYTES_MIN)),
+            asyncio.create_task(self._pump(broker[0], client[1], self._response, RESPONSE_BYTES_MIN)),
         )
         try:
             # Whichever side ends first ends the other: half a connection is of no use to Kafka.
@@ -302,9 +307,11 @@ class _Link:
         return newly
 
     def let_go(self) -> None:
-        """Frees what is left, if `run` was cancelled while it closed."""
+        """Frees what is left, if `run` was cancelled before it began or while it closed."""
         for writer in self._writers:
             writer.transport.abort()
+        if not self._writers:
+            self._socket.close()
 
     async def _close(self) -> None:
         """Ends the connection on both sides once what was written is sent: half a frame has to arrive."""
@@ -358,7 +365,7 @@ class _Link:
 
     async def _deliver_late(self, frame: bytes, broker: asyncio.StreamWriter, delay_s: float) -> None:
         (self._late,) = struct.unpack_from(">i", frame, 8)
-        self._client[1].close()
+        self._writers[0].close()  # the client's
         await asyncio.sleep(delay_s)
         await self._proxy.flowing.wait()
         broker.write(frame)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import socket
 import socketserver
 import struct
@@ -224,6 +226,16 @@ def test_leaving_ends_a_late_request_that_is_not_delivered_yet(broker: FakeBroke
         assert client.receive() == b""
     until(lambda: broker.hung_up == 1)
     assert broker.received == []
+
+
+def test_leaving_closes_connections_that_are_just_being_accepted(broker: FakeBroker) -> None:
+    for _ in range(30):
+        with LossyProxy(broker.address) as proxy:
+            clients = [socket.create_connection((proxy.host, proxy.port), timeout=PATIENCE_S) for _ in range(5)]
+        for client in clients:
+            with client, contextlib.suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+    gc.collect()  # a transport that was left open says so when it is collected, and that fails the test
 
 
 def test_a_response_cannot_be_late_and_is_lost_instead(broker: FakeBroker) -> None:
