@@ -83,12 +83,12 @@ def test_what_clients_write_and_read_is_counted_by_topic(broker: onceflow.Broker
         producer.produce(topic, f"{number:0100d}")
     producer.commit_transaction()
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": topic, "enable.auto.commit": False}
-    consumer = Consumer({**settings, "isolation.level": "read_committed"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    assert len(consumer.consume(RECORDS, timeout=15)) == RECORDS
-    consumer.commit(offsets=[TopicPartition(topic, 0, RECORDS)], asynchronous=False)
-
-    found = reaches(broker, RECORDS + 1, "onceflow_records_consumed_total", topic=topic)  # and the marker
+    with closing(Consumer({**settings, "isolation.level": "read_committed"})) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        assert len(consumer.consume(RECORDS, timeout=15)) == RECORDS
+        consumer.commit(offsets=[TopicPartition(topic, 0, RECORDS)], asynchronous=False)
+        reaches(broker, RECORDS + 1, "onceflow_records_consumed_total", topic=topic)  # and the marker
+        found = settled(broker, wire, topic)
     assert value(found, "kafka_server_brokertopicmetrics_messagesin_total", topic=topic) == RECORDS
     assert value(found, "kafka_server_brokertopicmetrics_bytesin_total", topic=topic) > RECORDS * 100
     sent = value(found, "kafka_server_brokertopicmetrics_bytesout_total", topic=topic)
@@ -105,7 +105,6 @@ def test_what_clients_write_and_read_is_counted_by_topic(broker: onceflow.Broker
     assert value(found, "onceflow_request_rate", request="Produce") > 0
     assert value(found, "onceflow_fsync_latency_seconds_count") >= 1
     assert value(found, "onceflow_fsync_latency_seconds_sum") > 0
-    consumer.close()
 
 
 def test_waiting_in_a_long_poll_is_not_latency(broker: onceflow.Broker, wire: Wire, topic: str) -> None:

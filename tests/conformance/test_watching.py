@@ -24,7 +24,7 @@ from tests.conformance.test_batch_writer import Frame
 from tests.conformance.test_cli_txns import hang
 from tests.support.apache_kafka import QUICK_JVM_OPTIONS, ApacheKafka
 from tests.support.raw import Wire, batch, now_ms
-from tests.support.raw_consumer_members import RawMember, settle
+from tests.support.raw_consumer_members import RawMember, kept_alive, settle
 from tests.support.raw_groups import commit, joined_alone
 from tests.support.raw_transactions import GROUP, V1, TransactionalProducer, find_coordinator
 from tests.support.secured_kafka import SecuredKafka
@@ -217,10 +217,10 @@ def test_groups_of_both_protocols_are_behind_the_last_stable_offset(
     settle(member)
     commit(wire, consumer, topic, 1, member_id=member.id, generation=member.epoch)
     commit(wire, without_members, topic, 4)
-    with joined_alone(broker.bootstrap, classic) as joined:
+    with joined_alone(broker.bootstrap, classic) as joined, kept_alive(member, broker.bootstrap):
         assert joined.commit(topic, 3) == 0
-        member.beat()  # its session is short
         look = watch.look()
+    member.leave()
     assert [(each.protocol, each.state, each.members) for each in map(look.group, (classic, consumer))] == [
         ("classic", "Stable", 1),
         ("consumer", "Stable", 1),
@@ -231,7 +231,6 @@ def test_groups_of_both_protocols_are_behind_the_last_stable_offset(
     assert (look.group(without_members).state, look.group(without_members).members) == ("Empty", 0)
     bumping.commit()
     assert watch.look().group(classic).lag == 4, "two records and a marker more"
-    member.leave()
 
 
 # --- the cluster

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,12 +21,23 @@ from onceflow.wire.messages.delete_groups import DeleteGroupsRequest
 from tests.support.raw import Wire
 from tests.support.waiting import eventually
 
-__all__ = ["Parts", "RawMember", "create_topic_for", "delete_group", "describe_group", "parts", "refusal", "settle"]
+__all__ = [
+    "Parts",
+    "RawMember",
+    "create_topic_for",
+    "delete_group",
+    "describe_group",
+    "kept_alive",
+    "parts",
+    "refusal",
+    "settle",
+]
 
 Parts = dict[UUID, list[int]]
 """Partitions by topic id."""
 
 REBALANCE_TIMEOUT_MS = 60_000
+BEAT_EVERY_S = 0.5
 
 
 def parts(assignment: Assignment | None) -> Parts | None:
@@ -106,6 +120,26 @@ class RawMember:
             return self.owned == wanted
 
         eventually(has, f"the member has {wanted}", every_s=0.1)
+
+
+@contextmanager
+def kept_alive(member: RawMember, bootstrap: str) -> Iterator[None]:
+    """Heartbeats on a connection of their own meanwhile: sessions are short here, and a busy machine is slow."""
+    with Wire(bootstrap) as wire, ThreadPoolExecutor(1) as thread:
+        twin = RawMember(wire, member.group, instance=member.instance, member_id=member.id)
+        twin.epoch = member.epoch
+        is_over = threading.Event()
+
+        def beat() -> None:
+            while not is_over.wait(BEAT_EVERY_S):
+                twin.beat(topic_partitions=None)
+
+        beating = thread.submit(beat)
+        try:
+            yield
+        finally:
+            is_over.set()
+            beating.result()
 
 
 def settle(*members: RawMember) -> None:
