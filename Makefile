@@ -25,11 +25,11 @@ $(INSTALLED): pyproject.toml
 	@test -x $(BIN)/python || { echo "Creating $(VENV)"; $(PYTHON) -m venv $(VENV); } || { \
 		echo "The module venv of $(PYTHON) is missing; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Installing onceflow and what its tests need into $(VENV)"
-	@$(install_with_uv) || $(PIP) install $(PACKAGES)
+	@$(install_with_uv) || $(PIP) install --no-compile $(PACKAGES)
 	@touch $@
 
 # Where nothing is cached, uv needs a third of pip's CPU time. It does not read pip's settings: who has told pip of another
-# index gets what pip finds there, as does everybody for whom uv fails.
+# index gets what pip finds there, as does everybody for whom uv fails. Neither compiles what is never imported.
 install_with_uv = ! $(BIN)/pip config list | grep -q index-url && $(PIP) install uv && \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python $(PACKAGES)
 

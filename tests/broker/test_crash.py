@@ -9,7 +9,6 @@ writes beside them.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import shutil
 import threading
@@ -27,11 +26,11 @@ from onceflow.config import TopicConfig
 from onceflow.log.files import RealFileSystem
 from onceflow.log.partition import PartitionLog
 from tests.support.broker_process import BrokerProcess, FaultyDisk
+from tests.support.effort import effort
 from tests.support.raw import batch, now_ms, produce_request
 from tests.support.raw_client import GONE, RawClient
 from tests.support.waiting import eventually
 
-SOAK = 20 if os.environ.get("ONCEFLOW_SOAK") else 1
 PARTITIONS = 2
 UNDER_WAY_MAX = 5
 BUSY = {
@@ -212,7 +211,7 @@ class Librdkafka:
         return self._sent
 
 
-@pytest.fixture(params=["fsync", "os"])
+@pytest.fixture(params=["fsync", pytest.param("os", marks=pytest.mark.faults)])
 def durability(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -258,7 +257,7 @@ def test_acknowledged_records_survive_kills_once_and_in_order(tmp_path: Path, du
         def is_enough(deaths: int) -> bool:
             return deaths >= 3 and all(len(raw.acknowledged) > deaths for raw in (*retrying, forgetful))
 
-        deaths = live_and_die(broker, 5.0 * SOAK, dice, is_enough)
+        deaths = live_and_die(broker, effort(5, soak=100), dice, is_enough)
         sent_by_librdkafka = librdkafka.finish()
         for raw in (*retrying, forgetful):
             raw.finish()
@@ -389,7 +388,7 @@ def test_a_killed_broker_has_each_topic_whole_or_not_at_all(tmp_path: Path, dura
         worker = threading.Thread(target=create_and_delete, args=(broker, history, stop, random.Random(seed + 1)))
         worker.start()
         try:
-            live_and_die(broker, 3.0 * SOAK, dice, lambda _: history.is_long())
+            live_and_die(broker, effort(3, soak=60), dice, lambda _: history.is_long())
         finally:
             stop.set()
             worker.join(30)

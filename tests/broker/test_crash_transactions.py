@@ -6,7 +6,6 @@ real process and its real death. Each death is followed by a restart on the same
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -19,17 +18,18 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from onceflow.errors import ErrorCode
 from onceflow.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from tests.support.broker_process import BrokerProcess, FaultyDisk
+from tests.support.effort import effort
 from tests.support.raw import ConnectionClosed, Wire
 from tests.support.raw_transactions import V1, V2, TransactionalProducer, TransactionProtocol, committed
 from tests.support.waiting import eventually
 
-SOAK = bool(os.environ.get("ONCEFLOW_SOAK"))
 STEPS_MAX = 100
 TIMEOUT_MS = 1000
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
 PARTITIONS = 3
 
-PLANS = [(V2, True), (V2, False), *([(V1, True), (V1, False)] if SOAK else [])]
+PLANS = [(V2, True), (V2, False), (V1, True), (V1, False)]
+"""Of `make soak`; tests/unit/broker/test_transactions_crash.py is its twin of each day, in memory."""
 
 
 def committed_offset(wire: Wire, group: str, topic: str) -> int:
@@ -61,13 +61,12 @@ class Story:
             self.producer.write(self.name, value, partition=partition)
         self.producer.commit_offset(self.name, self.name, offset)
 
-    def go(self, commit: bool, arm_early: Callable[[], None], arm_late: Callable[[], None]) -> None:
-        """`arm_early` comes before the first write of the transaction, `arm_late` before its end."""
+    def go(self, commit: bool, arm: Callable[[], None]) -> None:
+        """`arm` comes before the first write of the transaction."""
         with Wire(self._broker.bootstrap) as wire:
             self.producer.wire = wire
-            arm_early()
+            arm()
             self._write("during", 2)
-            arm_late()
             answer = self.producer.end_once(commit)
             self.is_answered = answer.error_code == ErrorCode.NONE
             self.producer.settle()
@@ -95,13 +94,9 @@ class Story:
             assert committed(wire, self.name)[-1] == "after"
 
 
-def nothing() -> None:
-    pass
-
-
+@pytest.mark.faults
 @pytest.mark.parametrize(("protocol", "commit"), PLANS, ids=lambda value: getattr(value, "name", value))
 def test_dying_at_every_write_and_sync(tmp_path: Path, protocol: TransactionProtocol, commit: bool) -> None:
-    """Of the end of the transaction; with ONCEFLOW_SOAK of all of it."""
     disk = FaultyDisk(tmp_path / "faults")
     outcomes = set()
     with BrokerProcess(tmp_path / "data", settings=SETTINGS, environment=disk.environment) as broker:
@@ -112,7 +107,7 @@ def test_dying_at_every_write_and_sync(tmp_path: Path, protocol: TransactionProt
                 disk.die_after(step)
 
             try:
-                story.go(commit, arm if SOAK else nothing, nothing if SOAK else arm)
+                story.go(commit, arm)
             except ConnectionClosed:
                 pass
             else:
@@ -222,7 +217,7 @@ def test_kills_at_random_under_load(tmp_path: Path) -> None:
             wire.create_topic("count", PARTITIONS)
         application = Application(broker.bootstrap, "count")
         application.start()
-        for _ in range(40 if SOAK else 5):
+        for _ in range(effort(5, soak=40)):
             before = len(application.committed)
             eventually(lambda before=before: len(application.committed) > before + 3, "it commits")
             time.sleep(dice.random() * 0.2)

@@ -189,6 +189,7 @@ def java_settings(broker: SecuredBroker, listener: str, mechanism: str = "", pas
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
+@pytest.mark.faults
 def test_javas_clients_get_in_with_the_right_password_and_kafkas_errors_with_a_wrong_one(
     broker: SecuredBroker, tmp_path: Path
 ) -> None:

@@ -284,6 +284,7 @@ def hang(wire: Wire, topic: str, transactional_id: str) -> tuple[int, int]:
     return producer
 
 
+@pytest.mark.faults
 def test_a_hanging_transaction_is_found_and_aborted(careless_kafka: ApacheKafka, new_name: Callable[[], str]) -> None:
     shell, topic, transactional_id = Shell(careless_kafka.bootstrap), new_name(), new_name()
     # The coordinator is found, and its topic made, before anything else is asked of it.

@@ -79,6 +79,7 @@ def _bump_frame(producer: TransactionalProducer) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
+@pytest.mark.faults
 def test_the_end_of_a_transaction_in_the_last_epoch_hands_out_a_new_id(
     wire: Wire, topic: str, exhausted: Exhausted
 ) -> None:
@@ -101,6 +102,7 @@ def test_the_end_of_a_transaction_in_the_last_epoch_hands_out_a_new_id(
     assert committed(wire, topic) == ["a", "b"]
 
 
+@pytest.mark.faults
 def test_a_bump_of_the_last_epoch_hands_out_a_new_id_and_so_does_its_retry(exhausted: Exhausted) -> None:
     producer = next(exhausted)
     last = producer.identity

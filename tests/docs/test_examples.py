@@ -55,7 +55,7 @@ def test_the_counter_counts_once_what_is_read_three_times(
     ]
 
 
-@BOTH
+@pytest.mark.parametrize("kind", [pytest.param("sqlite", marks=pytest.mark.faults), "postgresql"])
 def test_the_example_without_spark_survives_the_kill_of_its_process(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

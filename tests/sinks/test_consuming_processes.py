@@ -134,6 +134,7 @@ def test_a_zombie_changes_nothing(topic: Topic, landed: Landed, new_consumer: Ne
     landed.check(topic)
 
 
+@pytest.mark.faults
 def test_a_zombie_in_its_transaction_is_ended_by_the_database(
     topic: Topic, postgresql: PostgreSQL, tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_zombie_in_its_transaction_is_ended_by_the_database(
         landed.check(topic)
 
 
+@pytest.mark.faults
 def test_all_at_once(topic: Topic, landed: Landed, new_consumer: NewConsumer) -> None:
     """Two at a time, each killed somewhere in the middle, and always somebody new."""
     members = [new_consumer(), new_consumer()]

@@ -87,38 +87,40 @@ def recreate(topic: Topic, partitions: int = 2) -> None:
 
 @pytest.mark.daily_on_kafka
 @pytest.mark.parametrize("grown", [pytest.param(0, marks=pytest.mark.faults), 60])
-def test_a_topic_that_was_created_anew_is_an_error_however_long_it_is(topic: Topic, landed: Landed, grown: int) -> None:
+def test_a_topic_that_was_created_anew_is_an_error_however_long_it_is(
+    topic: Topic, on_postgresql: Landed, grown: int
+) -> None:
     topic.write(20)
-    topic.consume(landed.url)
+    topic.consume(on_postgresql.url)
     recreate(topic)
     topic.write(grown)
     with pytest.raises(
         DataLossError, match=rf"topic '{topic.name}' was deleted and created again: its id was .* group"
     ):
-        topic.consume(landed.url)
-    assert landed.count() == 20
-    topic.consume(landed.url, fail_on_data_loss=False)
-    landed.check(topic)  # the new one from its beginning
+        topic.consume(on_postgresql.url)
+    assert on_postgresql.count() == 20
+    topic.consume(on_postgresql.url, fail_on_data_loss=False)
+    on_postgresql.check(topic)  # the new one from its beginning
     topic.write(10)
-    topic.consume(landed.url)
-    landed.check(topic)
+    topic.consume(on_postgresql.url)
+    on_postgresql.check(topic)
 
 
-def test_a_topic_that_is_created_anew_while_it_runs_is_noticed(topic: Topic, landed: Landed) -> None:
+def test_a_topic_that_is_created_anew_while_it_runs_is_noticed(topic: Topic, on_postgresql: Landed) -> None:
     topic.write(20)
     caught: list[Exception] = []
     stop = threading.Event()
 
     def consume() -> None:
         try:
-            topic.consume(landed.url, until_now=False, stop=stop)
+            topic.consume(on_postgresql.url, until_now=False, stop=stop)
         except (DataLossError, TopicMissingError) as problem:  # it may be seen while it is gone
             caught.append(problem)
 
     running = threading.Thread(target=consume)
     running.start()
     try:
-        eventually(lambda: landed.count() == 20, "everything is there", timeout_s=60)
+        eventually(lambda: on_postgresql.count() == 20, "everything is there", timeout_s=60)
         recreate(topic)
         topic.write(60)
         eventually(lambda: caught, "it has ended with an error", timeout_s=60)
@@ -126,7 +128,7 @@ def test_a_topic_that_is_created_anew_while_it_runs_is_noticed(topic: Topic, lan
         stop.set()
         running.join(60)
     with pytest.raises(DataLossError, match="was deleted and created again"):
-        topic.consume(landed.url)
+        topic.consume(on_postgresql.url)
 
 
 def test_a_partition_that_a_new_topic_gets_later_is_read_from_its_first_record(topic: Topic, landed: Landed) -> None:

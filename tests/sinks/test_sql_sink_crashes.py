@@ -30,9 +30,10 @@ WAIT_S = 20.0
 
 
 DAILY = [("after", Step.STAGE), ("after", Step.MERGE), ("after", Step.COMMIT)]
+MORE_DAILY = [*DAILY, ("after", Step.WRITE), ("after", Step.RECORD)]
 SOME_POINTS = [pytest.param(*point, marks=[] if point in DAILY else pytest.mark.faults) for point in POINTS]
-MORE_POINTS = [pytest.param(*point, marks=[] if point[0] == "after" else pytest.mark.faults) for point in POINTS]
-"""`make test` kills after each step, and interrupts at a few points; `make faults` has all."""
+MORE_POINTS = [pytest.param(*point, marks=[] if point in MORE_DAILY else pytest.mark.faults) for point in POINTS]
+"""`make test` kills after the steps of `MORE_DAILY`, and interrupts after those of `DAILY`; `make faults` has all."""
 
 
 def kill() -> None:

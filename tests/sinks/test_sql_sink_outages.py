@@ -38,7 +38,10 @@ def job(proxy: DatabaseProxy, database: str, new_job: NewJob) -> Job:
 
 # --- messages that are lost
 
-WITH_A_COMMIT = (Step.FENCE, Step.STAGE, Step.WRITE, Step.COMMIT)
+WITH_A_COMMIT = [
+    *(pytest.param(step, marks=pytest.mark.faults) for step in (Step.FENCE, Step.STAGE, Step.WRITE)),
+    Step.COMMIT,
+]
 
 
 @pytest.mark.parametrize("what", ["lose_next_commit", "lose_next_commit_answer"])

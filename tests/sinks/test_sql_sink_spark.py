@@ -74,6 +74,7 @@ def landings(spark: SparkSession, bootstrap: str, place: Place, tmp_path: Path) 
     return Landings(spark, bootstrap, place, tmp_path)
 
 
+@ONE_DAILY
 def test_a_topic_lands_in_a_table_and_a_micro_batch_that_runs_again_is_skipped(landings: Landings) -> None:
     landings.send_orders((1, "ann", 100), (2, "bob", 200), (1, "ann", 150), (3, "cy", 300), (2, "bo", 250))
     landings.land()
@@ -90,7 +91,7 @@ def test_a_topic_lands_in_a_table_and_a_micro_batch_that_runs_again_is_skipped(l
     assert landings.place.stages() == []
 
 
-@ONE_DAILY
+@pytest.mark.faults
 def test_several_tables_and_counters_without_doubles(landings: Landings) -> None:
     tables = [
         Table("log", create=True),

@@ -106,7 +106,6 @@ class TestOlderCheckpoint:
         go_on_with_a_new_checkpoint(streams, **pattern)
         assert all_values(streams, 16) == sorted(map(str, range(16)))
 
-    @pytest.mark.daily_on_kafka
     def test_a_file_that_is_new_is_not_lost(self, streams: Streams, tmp_path: Path) -> None:
         """The offset of a file source is a number in the checkpoint: it is the same for other files."""
         files = tmp_path / "files"
@@ -163,7 +162,6 @@ class TestOlderCheckpoint:
 
 
 class TestSeveralSinks:
-    @pytest.mark.daily_on_kafka
     def test_two_sinks_with_one_app_id_are_refused_however_their_addresses_are_spelled(self, streams: Streams) -> None:
         port = streams.bootstrap.rpartition(":")[2]
         sinks = [streams.sink(bootstrap_servers=f"{host}:{port}") for host in ("localhost", "127.0.0.1")]
@@ -234,7 +232,6 @@ class TestLostProgress:
         assert "progress was lost" in failure(streams)
         assert streams.values() == sorted(map(str, range(20)))
 
-    @pytest.mark.daily_on_kafka
     def test_a_query_that_had_ended_goes_on_since_the_group_stands_where_it_starts(self, streams: Streams) -> None:
         streams.send(range(10))
         streams.send(range(10), partition=1)

@@ -72,7 +72,6 @@ class TestWriting:
         assert len(streams.results.committed) >= 2
         assert sum(each.rows for each in streams.results.all) == 500
 
-    @pytest.mark.daily_on_kafka
     def test_offsets_and_progress_are_in_the_same_transaction(self, streams: Streams) -> None:
         streams.send(range(10))
         streams.run()
@@ -150,6 +149,7 @@ class TestWriting:
         found = eventually(lambda: len(got := streams.output()) == 40_000 and got, "all is committed")
         assert {int(each.value or b"") for each in found} == set(range(40_000))
 
+    @pytest.mark.faults
     def test_classic_transactions_serve_older_brokers(self, streams: Streams) -> None:
         streams.send(range(30))
         streams.run(streams.sink(transaction_version=1), maxOffsetsPerTrigger=10)
@@ -228,6 +228,7 @@ class TestReplay:
             last[each.key] = max(last.get(each.key, 0), int(each.value or b"0"))
         assert last == {b"1": 3, b"2": 6}
 
+    @pytest.mark.faults
     def test_changed_offset_log_is_refused(self, streams: Streams) -> None:
         streams.send(range(10))
         streams.run()
@@ -265,6 +266,7 @@ class TestLostCheckpoint:
         eventually(lambda: len(streams.output()) == 20, "all is committed")
         assert streams.values() == sorted(map(str, range(20)))
 
+    @pytest.mark.faults
     def test_transaction_that_a_dead_driver_left_open_is_not_waited_for(self, streams: Streams) -> None:
         streams.send(range(10))
         streams.run()
@@ -286,6 +288,7 @@ class TestLostCheckpoint:
         assert "startingOffsets=committed" in message
         assert len(streams.output()) == 10
 
+    @pytest.mark.faults
     def test_query_with_state_is_refused_even_where_it_left_off(self, streams: Streams) -> None:
         streams.send(range(10))
         streams.run(streams.sink(new_checkpoint="never"))
@@ -296,6 +299,7 @@ class TestLostCheckpoint:
         assert "without the state that it had collected" in message
         assert len(streams.output()) == 10
 
+    @pytest.mark.faults
     def test_other_start_is_accepted_if_told(self, streams: Streams) -> None:
         streams.send(range(10))
         streams.run()
@@ -326,7 +330,11 @@ class _Slow(SinkListener):
 
 
 class TestFencing:
-    @pytest.mark.parametrize("step", [Step.WRITE, Step.RECORD, Step.COMMIT], ids=lambda step: step.name)
+    @pytest.mark.parametrize(
+        "step",
+        [*(pytest.param(step, marks=pytest.mark.faults) for step in (Step.WRITE, Step.RECORD)), Step.COMMIT],
+        ids=lambda step: step.name,
+    )
     def test_first_driver_stops_and_says_that_another_has_taken_over(self, streams: Streams, step: Step) -> None:
         streams.send(range(10))
         message = failure(streams, streams.sink(listeners=[_Takeover(streams, step)]))
@@ -337,6 +345,7 @@ class TestFencing:
         eventually(lambda: len(streams.output()) == 10, "the next driver writes it")
         assert streams.values() == sorted(map(str, range(10)))
 
+    @pytest.mark.faults
     def test_batch_that_outlives_the_transaction_timeout_names_the_setting_and_loses_nothing(
         self, streams: Streams
     ) -> None:
@@ -394,7 +403,6 @@ def _fails_at_the_end(bootstrap: str, topic: str, flag: str | None) -> Callable[
 
 @pytest.mark.usefixtures("small_arrow_batches")
 class TestFailures:
-    @pytest.mark.daily_on_kafka
     def test_task_that_throws_leaves_nothing_visible_and_the_batch_is_run_again(
         self, streams: Streams, tmp_path: Path
     ) -> None:
@@ -409,6 +417,7 @@ class TestFailures:
         assert sorted(int(each.key or b"") for each in streams.output()) == list(range(100))
         assert len(written(streams.bootstrap, streams.target)) > 100, "the first attempt did write something"
 
+    @pytest.mark.faults
     def test_task_that_always_throws_ends_the_query_after_the_retries(self, streams: Streams) -> None:
         streams.send(range(100))
         rows = sql.when(sql.col("value") == b"77", sql.raise_error(sql.lit("no sevens"))).otherwise(sql.col("value"))
@@ -461,6 +470,7 @@ class TestWrongUse:
         assert "there is no topic 'no-such-topic'" in message
         assert "nothing was written" in message
 
+    @pytest.mark.faults
     def test_missing_topic_in_a_row(self, streams: Streams) -> None:
         streams.send(range(10))
         message = failure(
@@ -471,6 +481,7 @@ class TestWrongUse:
         assert "there is no topic 'no-such-topic'" in message
         assert "Nothing of it is visible" in message
 
+    @pytest.mark.faults
     def test_row_without_a_key_for_a_compacted_topic(self, streams: Streams, wire: Wire) -> None:
         compacted = f"{streams.target}-compacted"
         wire.create_topic(compacted, 1, **{"cleanup_policy": "compact"})
@@ -490,6 +501,7 @@ class TestWrongUse:
         message = failure(streams, streams.sink(transaction_timeout_ms=10**9))
         assert "transaction.max.timeout.ms" in message
 
+    @pytest.mark.faults
     def test_partition_that_the_topic_does_not_have(self, streams: Streams) -> None:
         streams.send(range(10))
         message = failure(streams, None, lambda frame: frame.select("value", sql.lit(7).alias("partition")))

@@ -39,7 +39,7 @@ def steps(*daily: Step, more: tuple[Step, ...]) -> list[Any]:
     ]
 
 
-INTO_KAFKA = steps(Step.WRITE, Step.COMMIT, more=(Step.FENCE, Step.PROGRESS, Step.VERIFY, Step.RECORD))
+INTO_KAFKA = steps(Step.COMMIT, more=(Step.FENCE, Step.PROGRESS, Step.WRITE, Step.VERIFY, Step.RECORD))
 INTO_SQL = steps(Step.WRITE, more=(Step.FENCE, Step.STAGE, Step.VERIFY, Step.MERGE, Step.COMMIT))
 
 
@@ -114,6 +114,7 @@ def test_a_stop_before_any_step_into_kafka_ends_the_query_in_silence(
     assert streams.values() == ALL
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("step", INTO_SQL)
 def test_a_stop_before_any_step_into_a_database_ends_the_query_in_silence(
     streams: Streams, uncaught: list[str], step: Step, tmp_path: Path
@@ -152,6 +153,7 @@ def test_a_stop_while_tasks_run_ends_the_query_in_silence(
     assert streams.values() == ALL
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("step", steps(Step.WRITE, more=(Step.FENCE,)))
 def test_a_stop_while_several_sinks_write_ends_the_query_in_silence(
     streams: Streams, uncaught: list[str], step: Step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,7 +160,9 @@ def test_a_command_ends_with_one_sentence_and_2(arguments: list[str], capsys: py
 def test_a_host_that_cannot_be_one_is_a_sentence(
     arguments: list[str], host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert main([each.format(host, folder=tmp_path) for each in arguments]) == (3 if arguments[0] == "alerts" else 1)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     said = capsys.readouterr().err
     assert len(said.strip().splitlines()) == 1
     assert f"{host}:9" in said

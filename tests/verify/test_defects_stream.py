@@ -149,6 +149,7 @@ def test_the_verdict_names_what_a_defect_does(
     assert DEFECTS[name].anomaly in {each.name for each in check(stream.history())}
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("name", DEFECTS)
 def test_without_the_defect_the_same_course_of_events_is_clean(name: str, stream: Stream, bootstrap: str) -> None:
     scenario = SCENARIOS[name]

@@ -11,13 +11,14 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.sinks.databases import postgresql_binary, postgresql_copy
 from onceflow.sinks.databases.database import Column, Kind, Stage, TableName
 from onceflow.sinks.databases.postgresql import PostgreSql
 from onceflow.sinks.databases.postgresql_binary import Oid
+from tests.support.effort import examples
 from tests.support.postgresql import PostgreSQL
 
 EXACT = Context(prec=100)
@@ -129,7 +130,7 @@ def test_columns_of_every_kind_are_the_same_both_ways(server: PostgreSql, names:
     stage = stage_for(server, names)
 
     @given(data=st.data(), rows=st.integers(0, 20), cuts=st.lists(st.integers(0, 20), max_size=3))
-    @settings(max_examples=25, deadline=None)
+    @examples(10, soak=250)
     def check(data: st.DataObject, rows: int, cuts: list[int]) -> None:
         check_both_ways(server, stage, in_pieces(drawn(data, names, rows), cuts))
 
@@ -137,7 +138,7 @@ def test_columns_of_every_kind_are_the_same_both_ways(server: PostgreSql, names:
 
 
 @given(data=st.data(), names=st.lists(st.sampled_from(sorted(CASES)), min_size=1, max_size=8))
-@settings(max_examples=15, deadline=None)
+@examples(10, soak=150)
 def test_columns_in_any_order_are_the_same_both_ways(server: PostgreSql, data: st.DataObject, names: list[str]) -> None:
     check_both_ways(server, stage_for(server, names), [drawn(data, names, 5)])
 
@@ -174,7 +175,7 @@ def test_any_decimal_is_the_same_both_ways(server: PostgreSql) -> None:
     some = st.integers(-(10**38) + 1, 10**38 - 1) | st.integers(-(2**64), 2**64) | st.none()
 
     @given(numbers=st.lists(some, max_size=30))
-    @settings(max_examples=25, deadline=None)
+    @examples(10, soak=250)
     def check(numbers: list[int | None]) -> None:
         arrays = [decimals(numbers, 38, scale) for scale in scales]
         check_both_ways(server, stage, [pa.RecordBatch.from_arrays(arrays, [each.name for each in stage.columns])])

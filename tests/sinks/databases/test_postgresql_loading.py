@@ -12,12 +12,13 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.sinks.databases import postgresql_binary
 from onceflow.sinks.databases.database import Again, Column, Kind, Loaded, Refused, Stage, TableName
 from onceflow.sinks.databases.postgresql import PostgreSql
+from tests.support.effort import examples
 from tests.support.postgresql import PostgreSQL
 
 UTC = dt.UTC
@@ -158,7 +159,7 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",
 
 
 @given(values=st.lists(TEXTS | st.none(), max_size=30))
-@settings(max_examples=60, deadline=None)
+@examples(20, soak=600)
 def test_any_text_comes_back(server: PostgreSql, values: list[str | None]) -> None:
     assert round_trip(server, Kind("text"), values) == values
 
@@ -176,7 +177,7 @@ def test_any_text_comes_back(server: PostgreSql, values: list[str | None]) -> No
         max_size=30,
     )
 )
-@settings(max_examples=60, deadline=None)
+@examples(20, soak=600)
 def test_any_row_comes_back(server: PostgreSql, values: list[tuple[Any, ...]]) -> None:
     kinds = [Kind("double"), Kind("binary"), Kind("decimal", 14, 4), Kind("timestamp"), Kind("date"), Kind("boolean")]
     numbers = {"n": (Kind("integer"), list(range(len(values))))}

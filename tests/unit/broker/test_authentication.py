@@ -7,7 +7,7 @@ import hmac
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.broker.authentication import (
@@ -22,6 +22,7 @@ from onceflow.broker.authentication import (
 from onceflow.broker.users import HASHES, Change, Credential, Users, salted_password
 from onceflow.client.sasl import Login
 from onceflow.log.memory_files import MemoryFileSystem
+from tests.support.effort import examples
 
 PASSWORDS = {"alice": "alice-secret", "b=o,b \u4e16": "\u00e9 pass=word,"}
 
@@ -138,7 +139,7 @@ def test_another_identity_than_the_users_own_is_refused(users: Users) -> None:
 
 
 @given(token=st.binary(max_size=200) | st.text(alphabet="n,ar=cpmi:Ab+/", max_size=60).map(str.encode))
-@settings(max_examples=200, deadline=None)
+@examples(70, soak=2_000)
 def test_whatever_comes_is_a_challenge_or_a_refusal_and_never_a_login(users: Users, token: bytes) -> None:
     for mechanism in (Plain(users), Scram("SCRAM-SHA-256", users)):
         try:
@@ -149,7 +150,7 @@ def test_whatever_comes_is_a_challenge_or_a_refusal_and_never_a_login(users: Use
 
 
 @given(token=st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@examples(70, soak=2_000)
 def test_no_proof_but_the_right_one_is_a_login(users: Users, token: bytes) -> None:
     scram = Scram("SCRAM-SHA-256", users)
     nonce = scram.evaluate(b"n,,n=alice,r=abc").data.partition(b",")[0]

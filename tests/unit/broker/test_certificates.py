@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.broker.certificates import MalformedCertificate, _oid, expires_at, first_certificate, subject
+from tests.support.effort import examples
 
 
 def made(folder: Path, name: str) -> bytes:
@@ -55,7 +56,7 @@ def test_a_file_without_a_certificate_has_none() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@examples(30, soak=1_000)
 def test_damaged_ones_are_read_or_refused_and_nothing_else(certificate: bytes, data: st.DataObject) -> None:
     changed = bytearray(certificate)
     for _ in range(data.draw(st.integers(1, 3))):

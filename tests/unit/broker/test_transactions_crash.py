@@ -18,11 +18,12 @@ import pytest
 
 from onceflow.errors import ErrorCode
 from onceflow.log.memory_files import SimulatedCrash
+from tests.support.effort import effort
 from tests.support.memory_broker import MemoryBroker, Reply
 from tests.support.memory_transactions import MemoryProducer, committed, committed_offset, create_topic, ends
 
 TIMEOUT_MS = 60_000
-SEEDS = range(3)
+SEEDS = range(effort(1, soak=10))
 STEPS_MAX = 400
 
 

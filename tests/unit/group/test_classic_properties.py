@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from onceflow.errors import ErrorCode
 from onceflow.group.classic import ClassicGroup
+from tests.support.effort import examples
 from tests.unit.group.classic_traces import SESSION_MS, Conversation
-from tests.unit.log.support import patient
 
 INSTANCES = (None, "x", "y")
 PROTOCOLS = ("a", "b", "a b", "b a", "a b c")
@@ -91,7 +91,7 @@ class Crowd:
 
 
 @given(STEPS, st.sampled_from([1, 2, 100]))
-@patient(150)
+@examples(50, soak=15_000)
 def test_whatever_members_do(steps: list[Step], max_size: int) -> None:
     crowd = Crowd(max_size)
     for step in steps:

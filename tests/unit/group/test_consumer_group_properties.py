@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from onceflow.errors import ErrorCode, ProtocolError
+from tests.support.effort import examples
 from tests.unit.group.consumer_support import GROUP, Bench, Consumer, settle, snapshot
 
 NAMES = ["a", "b", "c"]
@@ -179,5 +179,5 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert owned == {(info.id, at) for info in infos if info is not None for at in range(info.partitions)}
 
 
-ConsumerGroupMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+ConsumerGroupMachine.TestCase.settings = examples(20, soak=600, stateful_step_count=40)
 TestConsumerGroup = ConsumerGroupMachine.TestCase

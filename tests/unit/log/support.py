@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
-
-from hypothesis import settings
 
 from onceflow.clock import ManualClock
 from onceflow.config import TopicConfig
@@ -23,12 +20,6 @@ from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_record
 DIRECTORY = Path("/data/events-0")
 T0 = 1_700_000_000_000
 """What a `ManualClock` shows before it is moved."""
-SOAK = bool(os.environ.get("ONCEFLOW_SOAK"))
-
-
-def patient(examples: int) -> settings:
-    """Settings of a property test: so many examples, or very many with `ONCEFLOW_SOAK=1`."""
-    return settings(max_examples=examples * (100 if SOAK else 1), deadline=None, derandomize=False, print_blob=True)
 
 
 def make_batch(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -28,6 +28,7 @@ from onceflow.log.validation import accept
 from onceflow.wire.batch import batches, read_header
 from onceflow.wire.compression import Codec
 from onceflow.wire.records import Record, build_batch, read_records
+from tests.support.effort import effort, examples
 from tests.unit.log.shop import DAY_MS, FOLDER, Pair, Shop, after_power_loss, cloned, remembered, settings_of
 
 # What stays and what goes
@@ -498,7 +499,7 @@ def steps_of(shop: Shop, work: Callable[[], None]) -> int:
     return 10**9 - int(shop.files.steps_until_crash)
 
 
-@pytest.mark.parametrize("end", ["kill", *range(8)])
+@pytest.mark.parametrize("end", ["kill", *range(effort(3, soak=20))])
 def test_a_crash_at_any_step_loses_nothing_and_brings_nothing_back(end: str | int) -> None:
     furniture = furnished()
     furniture.check()
@@ -906,9 +907,7 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestAnyHistory.settings = examples(12, soak=600, stateful_step_count=40, suppress_health_check=list(HealthCheck))
 
 
 # And with a real disk

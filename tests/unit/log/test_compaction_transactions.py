@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -17,8 +17,8 @@ from onceflow.log.memory_files import SimulatedCrash
 from onceflow.log.segment import ABORTED_SUFFIX
 from onceflow.wire.compression import Codec
 from onceflow.wire.records import EndTxnMarker, read_records
+from tests.support.effort import effort, examples
 from tests.unit.log.shop import DAY_MS, FOLDER, Pair, Shop, after_power_loss, cloned, remembered
-from tests.unit.log.support import patient
 
 
 def batches_of(shop: Shop) -> list[tuple[int, int]]:
@@ -389,7 +389,7 @@ def is_whole(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 2])
-@pytest.mark.parametrize("end", ["kill", 0, 1])
+@pytest.mark.parametrize("end", ["kill", *range(effort(1, soak=5))])
 def test_after_a_crash_at_any_step_nothing_aborted_is_read_and_nothing_committed_is_skipped(
     end: str | int, rounds: int
 ) -> None:
@@ -619,9 +619,7 @@ class AnyTransactions(RuleBasedStateMachine):
 
 
 TestAnyTransactions = AnyTransactions.TestCase
-TestAnyTransactions.settings = settings(
-    parent=patient(60), stateful_step_count=40, suppress_health_check=list(HealthCheck)
-)
+TestAnyTransactions.settings = examples(12, soak=6_000, stateful_step_count=40, suppress_health_check=list(HealthCheck))
 
 
 def test_more_keys_than_fit_are_cleaned_in_rounds_that_each_see_all_transactions() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.log.index import OffsetIndex, TimeIndex
-from tests.unit.log.support import patient
+from tests.support.effort import examples
 
 BASE = 1_000_000
 
@@ -83,7 +83,7 @@ def test_only_the_new_entries_are_written_to_a_file_that_has_the_others() -> Non
 rising = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5_000)), max_size=30)
 
 
-@patient(50)
+@examples(20, soak=5_000)
 @given(rising)
 def test_what_was_written_is_read_again(steps: list[tuple[int, int]]) -> None:
     offsets, times = OffsetIndex(BASE), TimeIndex(BASE)

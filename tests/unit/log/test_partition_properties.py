@@ -32,7 +32,8 @@ from onceflow.log.producers import REMEMBERED_BATCHES
 from onceflow.log.validation import accept
 from onceflow.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, read_header
 from onceflow.wire.records import EndTxnMarker, Record, read_records
-from tests.unit.log.support import DIRECTORY, make_batch, patient, read_all, read_committed
+from tests.support.effort import examples
+from tests.unit.log.support import DIRECTORY, make_batch, read_all, read_committed
 
 Step = tuple[str, int, int]
 
@@ -692,14 +693,14 @@ DEATH_IN_A_REPAIR: list[Step] = [
 """Of what a repair removed, a snapshot and the last segment came back, without the segments in between."""
 
 
-@patient(200)
+@examples(70, soak=20_000)
 @given(steps=HISTORIES, append_time=st.sampled_from([False, False, True]))
 @example(steps=DEATH_IN_A_REPAIR, append_time=False)
 def test_what_was_acknowledged_survives_everything(steps: list[Step], append_time: bool) -> None:
     run(steps, fsync=True, append_time=append_time)
 
 
-@patient(100)
+@examples(30, soak=10_000)
 @given(steps=HISTORIES, append_time=st.sampled_from([False, False, True]))
 def test_what_was_written_survives_the_process(steps: list[Step], append_time: bool) -> None:
     run(steps, fsync=False, append_time=append_time)

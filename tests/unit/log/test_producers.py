@@ -13,7 +13,8 @@ from onceflow.errors import CorruptLog, ErrorCode, ProtocolError
 from onceflow.log.producers import REMEMBERED_BATCHES, BatchMemory, Producer, ProducerStates, read_snapshot
 from onceflow.wire.batch import MAX_SEQUENCE, BatchHeader
 from onceflow.wire.records import EndTxnMarker, build_batch
-from tests.unit.log.support import T0, header_of, make_batch, patient
+from tests.support.effort import examples
+from tests.unit.log.support import T0, header_of, make_batch
 
 ID = 7
 
@@ -249,7 +250,7 @@ def test_a_snapshot_with_fewer_entries_than_it_says_is_refused() -> None:
         read_snapshot(struct.pack(">hI", 1, google_crc32c.value(data)) + data)
 
 
-@patient(100)
+@examples(30, soak=10_000)
 @given(st.data())
 def test_no_damaged_snapshot_is_believed(data: st.DataObject) -> None:
     whole = having(batch(0), batch(1), batch(0, producer_id=8)).to_snapshot()
@@ -272,7 +273,7 @@ def test_no_damaged_snapshot_is_believed(data: st.DataObject) -> None:
 histories = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(1, 4)), max_size=40)
 
 
-@patient(100)
+@examples(30, soak=10_000)
 @given(histories, st.integers(0, 40))
 def test_a_snapshot_anywhere_and_the_rest_of_the_log_give_the_same_state(
     history: list[tuple[int, int, int]], at: int

@@ -23,7 +23,8 @@ from onceflow.wire.batch import (
 )
 from onceflow.wire.compression import Codec
 from onceflow.wire.records import Record, build_batch, read_records
-from tests.unit.log.support import T0, make_batch, open_log, patient, read_all
+from tests.support.effort import examples
+from tests.unit.log.support import T0, make_batch, open_log, read_all
 
 CODECS = {
     "uncompressed": Codec.NONE,
@@ -265,7 +266,7 @@ def test_a_repeat_is_told_the_stamp_of_the_first_time() -> None:
         assert log.append(taken, header, now) == (0, T0, repeated)
 
 
-@patient(50)
+@examples(20, soak=5_000)
 @given(st.integers(0, 2**62), st.sampled_from(list(Codec)), st.integers(1, 4))
 def test_a_stamp_changes_time_type_and_checksum_and_nothing_else(now_ms: int, codec: Codec, count: int) -> None:
     batch = make_batch(count, codec=codec, producer=(1, 2, 3))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.pipelines.oracles.orders import Oracle
@@ -24,6 +24,7 @@ from onceflow.pipelines.orders import PIPELINE, reserve, state, summarise
 from onceflow.pipelines.pipeline import Pipeline, Send, State
 from onceflow.pipelines.reference import Expected, Message, Raw
 from onceflow.pipelines.samples.orders import ORDER, generate, kinds, labelled
+from tests.support.effort import effort, examples
 from tests.support.pipeline_in_memory import InMemory, in_any_order, logged, micro_batches, run_in_memory
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "pipelines" / "orders.md"
@@ -56,7 +57,7 @@ def compared(
 
 @pytest.mark.parametrize(("seed", "count"), [(1, 1), (2, 3), (3, 8), (4, 20), (5, 60)])
 def test_pipeline_does_what_the_oracle_says(seed: int, count: int) -> None:
-    assert differences(PIPELINE, micro_batches(logged(generate(seed, 3_000)), seed, count)) == []
+    assert differences(PIPELINE, micro_batches(logged(generate(seed, effort(1_000, soak=20_000))), seed, count)) == []
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -114,7 +115,7 @@ def messages_of(events: list[Event]) -> Iterator[Message]:
             yield Message("inventory", number % 2, b"key", json.dumps(value).encode(), now)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50, soak=1_500)
 @given(events=st.lists(EVENTS, max_size=40), seed=st.integers(0, 1_000), count=st.integers(1, 4))
 def test_pipeline_and_oracle_agree_on_orders_of_all_times(events: list[Event], seed: int, count: int) -> None:
     assert differences(PIPELINE, micro_batches(logged([*OPENING, *messages_of(events)]), seed, count)) == []
@@ -161,7 +162,7 @@ def test_pipeline_and_oracle_read_strange_json_alike(value: bytes) -> None:
     assert differences(PIPELINE, [logged([*OPENING, strange])]) == []
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100, soak=3_000)
 @given(place=st.integers(0, len(GOOD) - 1), length=st.integers(0, 4), put=st.binary(max_size=3))
 def test_pipeline_and_oracle_read_damaged_json_alike(place: int, length: int, put: bytes) -> None:
     damaged = GOOD[:place] + put + GOOD[place + length :]

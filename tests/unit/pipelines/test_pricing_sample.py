@@ -78,7 +78,7 @@ def differences(case: Case, pipeline: Pipeline = PIPELINE) -> list[str]:
 # --- they agree
 
 
-@pytest.mark.parametrize(("seed", "records", "count"), [(1, 4_000, 1), (2, 12_000, 5), (3, 8_000, 40)])
+@pytest.mark.parametrize(("seed", "records", "count"), [(1, 1_000, 1), (2, 4_000, 5), (3, 2_000, 40)])
 def test_steps_do_what_the_oracle_says(seed: int, records: int, count: int) -> None:
     assert differences(case_of(in_time(sample(seed, records), seed, count))) == []
 

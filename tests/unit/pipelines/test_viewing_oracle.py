@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.pipelines import viewing
@@ -17,11 +17,10 @@ from onceflow.pipelines.pipeline import Pipeline, Record, Send, State
 from onceflow.pipelines.reference import Expected, Raw, reference_named
 from onceflow.pipelines.samples.viewing import generate
 from onceflow.pipelines.viewing import PIPELINE, Sample, Viewing, learn_tastes, train
+from tests.support.effort import effort, examples
 from tests.support.pipeline_in_memory import in_any_order, logged, micro_batches, run_in_memory
 
 HOUR = 3_600_000
-PATIENT = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no finding."""
 
 
 def differences(pipeline: Pipeline, batches: Sequence[Sequence[Raw]]) -> list[str]:
@@ -39,7 +38,7 @@ def differences(pipeline: Pipeline, batches: Sequence[Sequence[Raw]]) -> list[st
 
 @pytest.mark.parametrize(("seed", "count"), [(1, 1), (2, 3), (3, 12), (4, 40), (5, 150)])
 def test_a_sample_ends_as_the_oracle_says_however_it_is_cut(seed: int, count: int) -> None:
-    assert differences(PIPELINE, micro_batches(logged(generate(seed, 6_000)), seed, count)) == []
+    assert differences(PIPELINE, micro_batches(logged(generate(seed, effort(1_000, soak=20_000))), seed, count)) == []
 
 
 def test_nothing_depends_on_the_number_of_shards() -> None:
@@ -84,7 +83,7 @@ GOOD = {
 }
 
 
-@PATIENT
+@examples(60, soak=2_000)
 @given(
     st.dictionaries(st.sampled_from(list(GOOD)), FRAGMENTS, max_size=3),
     st.sets(st.sampled_from(list(GOOD)), max_size=1),
@@ -95,7 +94,7 @@ def test_any_field_is_read_as_the_oracle_reads_it(changed: dict[str, str], missi
     assert differences(PIPELINE, [[Raw(0, "viewing_events", 0, 0, b"ann", text.encode())]]) == []
 
 
-@PATIENT
+@examples(60, soak=2_000)
 @given(st.none() | st.binary(max_size=30) | st.text(max_size=30).map(str.encode) | FRAGMENTS.map(str.encode))
 def test_any_bytes_are_read_as_the_oracle_reads_them(value: bytes | None) -> None:
     assert differences(PIPELINE, [[Raw(0, "viewing_events", 0, 0, value, value)]]) == []

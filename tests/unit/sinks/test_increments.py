@@ -8,12 +8,13 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.errors import ConfigError
 from onceflow.sinks.databases.database import Refused
 from onceflow.sinks.increments import increment
+from tests.support.effort import examples
 
 TABLE = 'CREATE TABLE "page%views" ("pa""ge" text PRIMARY KEY, views int, onceflow_partition int, onceflow_offset int)'
 NAME, KEY = "page%views", 'pa"ge'
@@ -45,7 +46,7 @@ def test_a_record_counts_once(cursor: sqlite3.Cursor) -> None:
     assert views(cursor) == {"home": 3, "about": 5}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, soak=600)
 @given(
     records=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), max_size=20),
     restarts=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=5),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.errors import MalformedMessage
@@ -18,6 +18,7 @@ from onceflow.spark.decoding import SCHEMA, SCHEMA_WITH_HEADERS, arrow_batches, 
 from onceflow.wire.batch import HEADER_SIZE, BatchHeader, checksum, read_header
 from onceflow.wire.compression import Codec
 from onceflow.wire.records import Record, build_batch, read_records
+from tests.support.effort import examples
 
 UNPACKED_MAX = 2**20
 """Corrupt data are tried with all the room there may be: little of it keeps the tests quick."""
@@ -101,7 +102,7 @@ def logs(draw: st.DrawFn) -> list[bytes]:
     return batches
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50, soak=1_500)
 @given(batches=logs(), abreast=st.sampled_from([1, 2, 24]), data=st.data())
 def test_it_gives_what_reading_one_by_one_gives(batches: list[bytes], abreast: int, data: st.DataObject) -> None:
     last = read_header(batches[-1]).last_offset
@@ -115,7 +116,7 @@ def test_it_gives_what_reading_one_by_one_gives(batches: list[bytes], abreast: i
         assert rows(decoded(batches, include_headers=False)) == without
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100, soak=3_000)
 @given(batches=logs(), abreast=st.sampled_from([1, 24]), data=st.data())
 def test_damaged_records_are_malformed_or_read_as_one_by_one(
     batches: list[bytes], abreast: int, data: st.DataObject

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.spark.encoding import (
@@ -25,7 +25,6 @@ from onceflow.wire.records import Record, build_batch, read_records
 
 NOW_MS = 1_700_000_000_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no finding."""
 
 Header = tuple[str, bytes | None]
@@ -89,7 +88,6 @@ def values_of(packed: Packed) -> list[bytes | None]:
 # --- bytes
 
 
-@PATIENT
 @given(
     ROWS,
     st.booleans(),
@@ -227,7 +225,6 @@ def test_no_rows_are_no_batches() -> None:
 # --- partitions
 
 
-@PATIENT
 @given(
     st.lists(st.sampled_from([0, 1, 2, 5, 70_000, 2_000_000_000]), max_size=200),
     st.sampled_from([200, BATCH_BYTES_MAX]),

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.spark.murmur2 import NO_PARTITION, partitions_of
@@ -29,13 +29,11 @@ def expected(keys: list[bytes | None], count: int) -> list[int]:
     return [NO_PARTITION if key is None else (murmur2(key) & 0x7FFFFFFF) % count for key in keys]
 
 
-@settings(deadline=None)
 @given(KEYS, COUNTS)
 def test_keys_go_where_kafka_puts_them(keys: list[bytes | None], count: int) -> None:
     assert partitions_of(pa.array(keys, pa.binary()), count).tolist() == expected(keys, count)
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=400), min_size=30, max_size=60), COUNTS)
 def test_keys_of_very_different_lengths_go_where_kafka_puts_them(keys: list[bytes], count: int) -> None:
     assert partitions_of(pa.array(keys, pa.binary()), count).tolist() == expected(list(keys), count)

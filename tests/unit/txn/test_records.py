@@ -11,13 +11,13 @@ from onceflow.txn.records import TransactionLogValue, read_key, read_value, writ
 from onceflow.txn.states import State
 from onceflow.txn.transaction import Transaction
 from onceflow.wire.codec import decode, encode
-from tests.unit.log.support import patient
+from tests.support.effort import examples
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 PARTITIONS = st.frozensets(st.tuples(st.text(min_size=1, max_size=20), st.integers(0, 2**31 - 1)), max_size=5)
 
 
-@patient(100)
+@examples(30, soak=10_000)
 @given(
     st.text(),
     st.builds(

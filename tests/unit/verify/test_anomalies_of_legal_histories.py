@@ -9,11 +9,12 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.verify.anomalies import ANOMALIES, check
 from onceflow.verify.history import History
+from tests.support.effort import examples
 from tests.unit.verify.legal_system import System
 from tests.unit.verify.story import names_in
 
@@ -39,7 +40,7 @@ def randbytes(seed: int, size: int) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, soak=600)
 @given(st.one_of(st.binary(max_size=600), st.builds(randbytes, st.integers(0, 2**32), st.integers(0, 3000))))
 def test_correct_system_has_no_anomalies(choices: bytes) -> None:
     assert check(System(choices).history()) == []

@@ -14,8 +14,9 @@ import warnings
 import aiokafka.codec
 import cramjam
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.effort import examples
 
 from onceflow.errors import ConfigError, MalformedMessage
 from onceflow.wire.compression import DEFAULT_LEVELS, LEVELS, Codec, compress, decompress
@@ -33,8 +34,6 @@ AIOKAFKA = {
 }
 XERIAL = b"\x82SNAPPY\x00"
 MIB = 1024 * 1024
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no finding."""
 
 
 def some_text(size: int) -> bytes:
@@ -47,7 +46,6 @@ def some_text(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-@PATIENT
 @given(data=st.binary(max_size=2000) | st.integers(0, 200_000).map(some_text))
 def test_what_was_packed_unpacks_to_the_same(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, data)) == data
@@ -232,7 +230,6 @@ def test_empty_gzip_members_do_not_take_quadratic_time() -> None:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-@PATIENT
 @given(data=st.binary(max_size=300))
 def test_garbage_is_malformed(codec: Codec, data: bytes) -> None:
     with contextlib.suppress(MalformedMessage):  # a few bytes can be a valid, tiny stream
@@ -240,7 +237,7 @@ def test_garbage_is_malformed(codec: Codec, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-@settings(PATIENT, max_examples=300)
+@examples(100, soak=3_000)
 @given(at=st.integers(0, 10_000), flip=st.integers(1, 255), size=st.integers(0, 5000))
 def test_a_changed_byte_is_malformed_or_harmless(codec: Codec, at: int, flip: int, size: int) -> None:
     packed = bytearray(compress(codec, some_text(size)))
@@ -250,7 +247,6 @@ def test_a_changed_byte_is_malformed_or_harmless(codec: Codec, at: int, flip: in
 
 
 @pytest.mark.parametrize("codec", PACKED)
-@PATIENT
 @given(size=st.integers(1, 5000), cut=st.integers(1, 5000))
 def test_what_is_cut_short_is_malformed(codec: Codec, size: int, cut: int) -> None:
     data = some_text(size)

@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
+from tests.support.effort import examples
 
 from onceflow.errors import MalformedMessage
 from onceflow.wire.codec import decode, encode
@@ -179,7 +180,7 @@ def assert_same(ours: Any, kio: Any, path: str) -> None:
 
 
 @by_api
-@settings(max_examples=20, deadline=None)
+@examples(10, soak=200)
 @given(seed=seeds)
 def test_kio_reads_what_we_write_and_we_read_what_kio_writes(api: str, seed: int) -> None:
     rng = random.Random(seed)
@@ -231,7 +232,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 
 @by_api
-@settings(max_examples=20, deadline=None)
+@examples(10, soak=200)
 @given(seed=seeds)
 def test_damaged_requests_are_refused_or_read_and_nothing_else(api: str, seed: int) -> None:
     rng = random.Random(seed)

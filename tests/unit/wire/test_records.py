@@ -15,8 +15,9 @@ import pytest
 from aiokafka.record.control_record import ABORT_MARKER, COMMIT_MARKER, ControlRecord
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.effort import examples
 
 from onceflow.errors import MalformedMessage
 from onceflow.wire.batch import HEADER, HEADER_SIZE, NO_TIMESTAMP, BatchHeader, checksum, read_header
@@ -29,8 +30,6 @@ with warnings.catch_warnings():
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 T0 = 1_700_000_000_000
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no finding."""
 
 JAVA = {
     Codec.NONE: "00000000000000640000008c000000030287f8d43e0010000000020000018bcfe568000000018bcfe569f4"
@@ -138,7 +137,6 @@ def record_lists(draw: st.DrawFn) -> tuple[int, list[Record]]:
     ]
 
 
-@PATIENT
 @given(drawn=record_lists(), codec=st.sampled_from(Codec))
 def test_what_was_built_reads_the_same(drawn: tuple[int, list[Record]], codec: Codec) -> None:
     base_offset, records = drawn
@@ -152,7 +150,6 @@ def test_what_was_built_reads_the_same(drawn: tuple[int, list[Record]], codec: C
     assert list(read_records(memoryview(b"." + batch)[1:])) == records
 
 
-@PATIENT
 @given(drawn=record_lists(), horizon=st.integers(-(2**63), 2**63 - 1))
 def test_any_base_timestamp_gives_the_same_records(drawn: tuple[int, list[Record]], horizon: int) -> None:
     base_offset, records = drawn
@@ -257,7 +254,7 @@ client_records = st.lists(
 
 
 @pytest.mark.parametrize(("client", "codec"), CLIENTS_AND_CODECS)
-@settings(PATIENT, max_examples=50)
+@examples(20, soak=500)
 @given(drawn=client_records)
 def test_what_a_client_built_is_read(client: str, codec: Codec, drawn: list[Any]) -> None:
     builder_class, _, _ = CLIENTS[client]
@@ -277,7 +274,7 @@ def test_what_a_client_built_is_read(client: str, codec: Codec, drawn: list[Any]
 
 
 @pytest.mark.parametrize(("client", "codec"), CLIENTS_AND_CODECS)
-@settings(PATIENT, max_examples=50)
+@examples(20, soak=500)
 @given(drawn=client_records, gap=st.integers(1, 1000))
 def test_a_client_reads_what_we_built(client: str, codec: Codec, drawn: list[Any], gap: int) -> None:
     _, batch_class, _ = CLIENTS[client]
@@ -443,7 +440,7 @@ def test_records_before_the_damage_are_still_given() -> None:
 
 
 @pytest.mark.parametrize("java", [*JAVA.values(), JAVA_COMMIT])
-@settings(PATIENT, max_examples=500)
+@examples(150, soak=5_000)
 @given(changes=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), min_size=1, max_size=4))
 def test_changed_bytes_are_malformed_or_other_records(java: str, changes: list[tuple[int, int]]) -> None:
     batch = bytearray.fromhex(java)
@@ -454,7 +451,7 @@ def test_changed_bytes_are_malformed_or_other_records(java: str, changes: list[t
             EndTxnMarker.read(record)
 
 
-@settings(PATIENT, max_examples=500)
+@examples(150, soak=5_000)
 @given(body=st.binary(max_size=60), count=st.integers(0, 5), base_timestamp=timestamps)
 def test_garbage_is_malformed_or_can_be_built_again(body: bytes, count: int, base_timestamp: int) -> None:
     batch = batch_of(body, count=count, last_offset_delta=2**31 - 1, base_timestamp=base_timestamp)

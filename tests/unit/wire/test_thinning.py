@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.errors import MalformedMessage
@@ -14,7 +14,6 @@ from onceflow.wire.thinning import emptied, spans, thinned, unpacked
 
 T0 = 1_700_000_000_000
 MAX_BYTES = 1 << 20
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 some_bytes = st.none() | st.binary(max_size=200)
 times = st.integers(T0 - 10_000, T0 + 10_000) | st.integers(0, 2**62)
@@ -47,7 +46,6 @@ def opened(batch: bytes) -> tuple[BatchHeader, bytes]:
     return header, unpacked(header, batch, MAX_BYTES)
 
 
-@PATIENT
 @given(batches_of_records())
 def test_spans_say_what_reading_says(case: tuple[list[Record], bytes]) -> None:
     records, batch = case
@@ -55,7 +53,6 @@ def test_spans_say_what_reading_says(case: tuple[list[Record], bytes]) -> None:
     assert [(span[2], span[3], span[4]) for span in found] == [(r.offset, r.key, r.value is not None) for r in records]
 
 
-@PATIENT
 @given(batches_of_records(), st.data(), st.none() | st.integers(0, 2**63 - 1))
 def test_what_is_kept_reads_as_before(
     case: tuple[list[Record], bytes], data: st.DataObject, horizon: int | None
@@ -104,7 +101,6 @@ def test_an_emptied_batch_keeps_its_range_its_producer_and_its_age() -> None:
     assert list(spans(*opened(empty))) == []
 
 
-@PATIENT
 @given(st.binary(max_size=60), st.integers(0, 5))
 def test_bytes_that_are_no_records_are_refused_and_nothing_else_happens(body: bytes, count: int) -> None:
     header = read_header(build_batch([], base_offset=0, last_offset_delta=10))._replace(count=count)
