@@ -27,7 +27,7 @@ SETTINGS: Mapping[str, int] = {
     # Members die in these tests, and what the broker tells the others it tells in answers to heartbeats. Those that are
     # meant to live must not seem dead on a busy machine: they, too, say nothing while a test does something else.
     "group.min.session.timeout.ms": 1000,
-    "group.consumer.session.timeout.ms": 4000,
+    "group.consumer.session.timeout.ms": 12_000,
     "group.consumer.heartbeat.interval.ms": 200,
     # Compacted topics are looked at every 15 s.
     "log.cleaner.backoff.ms": 500,
