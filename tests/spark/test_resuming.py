@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceflow.client.cluster import Cluster
 from onceflow.client.settings import ClientSettings
+from onceflow.spark import SinkListener, Step
 from onceflow.spark.progress import PROGRESS_TOPIC, read_progress
 from tests.spark.streams import Streams, failure
 from tests.support.brokers import RunningBroker
@@ -231,6 +232,42 @@ class TestLostProgress:
         forget_progress(streams)
         assert "progress was lost" in failure(streams)
         assert streams.values() == sorted(map(str, range(20)))
+
+    @pytest.mark.daily_on_kafka
+    def test_a_replay_of_the_first_batch_is_refused_although_no_group_knows_of_it(
+        self, streams: Streams, tmp_path: Path
+    ) -> None:
+        """Nothing of Kafka is read. The coordinator remembers that there was a commit, however often it is tried."""
+        files = tmp_path / "files"
+        files.mkdir()
+        (files / "0.txt").write_text("line 0\n")
+        copy_files(streams, files)
+        streams.forget_last_commit()
+        forget_progress(streams)
+        for _ in range(2):
+            with pytest.raises(StreamingQueryException, match=r"progress was lost.*Nothing was written"):
+                copy_files(streams, files)
+        assert streams.values() == ["line 0"]
+        copy_files(streams, files, streams.sink(missing_batches="accept"))
+        assert all_values(streams, 2) == ["line 0", "line 0"]
+
+    def test_a_first_batch_that_was_aborted_is_written_with_the_next_start(
+        self, streams: Streams, tmp_path: Path
+    ) -> None:
+        files = tmp_path / "files"
+        files.mkdir()
+        (files / "0.txt").write_text("line 0\n")
+
+        class Failing(SinkListener):
+            def before(self, step: Step, batch_id: int) -> None:
+                if step is Step.COMMIT:
+                    raise RuntimeError("before the commit")
+
+        with pytest.raises(StreamingQueryException, match="before the commit"):
+            copy_files(streams, files, streams.sink(listeners=[Failing()]))
+        forget_progress(streams)
+        copy_files(streams, files)
+        assert all_values(streams, 1) == ["line 0"]
 
     def test_a_query_that_had_ended_goes_on_since_the_group_stands_where_it_starts(self, streams: Streams) -> None:
         streams.send(range(10))

@@ -42,6 +42,7 @@ from onceflow.client.shared_transaction import (
     Ticket,
     TransactionsMissing,
 )
+from onceflow.client.transactions import describe_transactions
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.spark.listening import BatchResult, Listeners, SinkListener, Step
 from onceflow.spark.problems import BatchFailed, CommitUnknown, SinkError, TakenOver, TransactionTimedOut
@@ -147,6 +148,26 @@ class BatchWriter:
             ensure_topic(self.cluster)
             self._known = read_progress(self.cluster, self.app_id)
             return self._known
+
+    def has_lost_progress(self) -> bool:
+        """Whether the last transaction of the app id was committed, and there is no progress of it.
+
+        To be asked before the fence: after it, coordinators do not remember how the last transaction ended.
+        """
+        with self._explained():
+            try:
+                known = persistently(
+                    lambda: describe_transactions(self.cluster, [self.app_id]), self.settings.delivery_timeout_ms / 1000
+                ).get(self.app_id)
+            except ApiMissing:  # Kafka before 3.0
+                return False
+            except Refused as refusal:
+                if refusal.code != ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                    raise
+                return False  # the fence is refused as well, with advice
+            if known is None or known.state != "CompleteCommit":
+                return False
+            return read_progress(self.cluster, self.app_id) is None
 
     def cluster_id(self) -> str:
         """The same for all addresses of a cluster."""

@@ -10,7 +10,8 @@ Everything else is written, or refused with a sentence where progress and checkp
 would lose records then, and writing would double them.
 
     the progress says        the checkpoint says            what happens
-    nothing                  the first batch                written, unless the consumer group of the app is further
+    nothing                  the first batch                written, unless the consumer group of the app is further,
+                                                            or its last transaction was committed
     nothing                  a later batch                  refused: the progress is lost, or the sink is new; written
                                                             if the consumer group stands just where the batch starts
     batch N                  batch N, the same entry        skipped
@@ -27,6 +28,10 @@ further than the progress is evidence that progress was lost: the topic was dele
 That includes a group with an offset where the progress, or the start of the first batch, has none: such a partition is
 read from its beginning. A group that is behind, or has no offsets, is not evidence: offsets expire, and tools reset
 them.
+
+A query that reads no Kafka has no such group, and its first batch follows nothing. There the coordinator is evidence:
+it remembers, for as long as nobody takes the app id again, that the last transaction was committed, and each
+transaction of a sink has progress in it. So it is asked before the fence, and a refusal leaves it as it is.
 """
 
 from __future__ import annotations
@@ -119,6 +124,19 @@ class Resuming:
                 f"by the checkpoint batch {batch.batch_id} of {self.app_id!r} is next, and {self.keeper} knows of none "
                 f"after batch {known.batch_id}"
             )
+
+    def check_lost(self) -> None:
+        """Before the fence: the last transaction of the app was committed, and there is no progress of it."""
+        if self.missing_batches == "accept":
+            return
+        raise CheckpointMismatch(
+            f"the last transaction of the transactional id {self.app_id!r} was committed, and {self.keeper} has no "
+            "progress of this app. A sink writes both in one transaction, so progress was lost (its topic was deleted, "
+            "or restored from a backup), or something else writes under this id: a producer, or write() without once=. "
+            "The first batch of this checkpoint may be there already, and would be written twice. Nothing was written. "
+            "Bring back what was lost, or begin anew: with another app_id. To go on in spite of it: "
+            f"{self.sink}(missing_batches='accept')"
+        )
 
     def _check_unknown(self, batch: MicroBatch, group: Offsets, starts: Offsets) -> None:
         """Nothing is known of the app: it is new, or its progress was lost."""

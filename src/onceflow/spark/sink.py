@@ -59,8 +59,9 @@ class KafkaSink:
     - `new_checkpoint`: what to do when Kafka knows the app and the checkpoint is another one, which does not start
       where the app left off: "refuse" (records would be lost or doubled), or "accept". "never": also refuse one that
       does start there, because the query keeps state, which was in the old checkpoint.
-    - `missing_batches`: what to do when the checkpoint is further than the progress that Kafka knows: "refuse" (Kafka
-      has lost commits), or "accept", for a sink that is new in a query, or is not called for every micro-batch.
+    - `missing_batches`: what to do when the checkpoint, or what is known of the app's transactions, is further than the
+      progress that Kafka knows: "refuse" (Kafka has lost commits), or "accept", for a sink that is new in a query, or
+      is not called for every micro-batch.
     - `rows`: which rows of the micro-batch, and as what: a function from its DataFrame to another. All, if None.
     - `listeners`: told about each batch and each step.
     """
@@ -165,6 +166,8 @@ class KafkaSink:
         if self._writer.is_fenced and self._known_run == batch.run_id:
             return
         self._check_topics()
+        if batch.batch_id == 0 and self._writer.has_lost_progress():
+            self._resuming.check_lost()
         self._writer.fence(batch.batch_id)
         self._progress = self._writer.progress(batch.batch_id)
         self._check_writable(PROGRESS_TOPIC)

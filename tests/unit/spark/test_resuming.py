@@ -259,3 +259,9 @@ def test_an_unknown_way_to_deal_with_new_checkpoints_is_refused() -> None:
         resuming("maybe")
     with pytest.raises(ConfigError, match="missing_batches='maybe' does not exist"):
         resuming(missing="maybe")
+
+
+def test_a_commit_without_progress_is_refused_unless_told() -> None:
+    with pytest.raises(CheckpointMismatch, match=r"progress was lost.*Nothing was written.*missing_batches='accept'"):
+        resuming(keeper="Kafka").check_lost()
+    resuming(keeper="Kafka", missing="accept").check_lost()
