@@ -10,8 +10,8 @@ Everything else is written, or refused with a sentence where progress and checkp
 would lose records then, and writing would double them.
 
     the progress says        the checkpoint says            what happens
-    nothing                  the first batch                written, unless the consumer group of the app is further,
-                                                            or its last transaction was committed
+    nothing                  the first batch                written, unless the consumer group of the app is further, or
+                                                            has no offsets and the last transaction was committed
     nothing                  a later batch                  refused: the progress is lost, or the sink is new; written
                                                             if the consumer group stands just where the batch starts
     batch N                  batch N, the same entry        skipped
@@ -29,7 +29,7 @@ That includes a group with an offset where the progress, or the start of the fir
 read from its beginning. A group that is behind, or has no offsets, is not evidence: offsets expire, and tools reset
 them.
 
-A query that reads no Kafka has no such group, and its first batch follows nothing. There the coordinator is evidence:
+A query that reads no Kafka has no such offsets, and its first batch follows nothing. There the coordinator is evidence:
 it remembers, for as long as nobody takes the app id again, that the last transaction was committed, and each
 transaction of a sink has progress in it. So it is asked before the fence, and a refusal leaves it as it is.
 """

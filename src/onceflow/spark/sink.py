@@ -166,14 +166,19 @@ class KafkaSink:
         if self._writer.is_fenced and self._known_run == batch.run_id:
             return
         self._check_topics()
-        if batch.batch_id == 0 and self._writer.has_lost_progress():
-            self._resuming.check_lost()
+        if batch.batch_id == 0:
+            self._check_first(batch)
         self._writer.fence(batch.batch_id)
         self._progress = self._writer.progress(batch.batch_id)
         self._check_writable(PROGRESS_TOPIC)
         own = self._on_own_cluster(batch)
         self._resuming.check_run(self._progress, batch, self._writer.group_offsets(own.ends), own.starts)
         self._known_run = batch.run_id
+
+    def _check_first(self, batch: MicroBatch) -> None:
+        """Progress may be lost where the consumer group cannot tell: it has no offsets of what the batch reads."""
+        if self._writer.has_lost_progress() and not self._writer.group_offsets(self._on_own_cluster(batch).ends):
+            self._resuming.check_lost()
 
     def _check_topics(self) -> None:
         """They exist, and we may write to them, as far as both is known before the rows are."""
