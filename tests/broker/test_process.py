@@ -57,7 +57,9 @@ def test_prints_one_line_when_ready_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_port_0_picks_a_free_port_and_tells_it_to_clients(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
+    broker = BrokerProcess(tmp_path / "data")
+    broker.port = 0
+    with broker, broker.client() as client:
         assert broker.port > 0
         [node] = client.ask(MetadataRequest(topics=[])).brokers
         assert (node.host, node.port) == ("127.0.0.1", broker.port)
@@ -284,6 +286,19 @@ def test_the_embedded_broker_keeps_data_and_port_over_stop_and_kill(tmp_path: Pa
     with broker, RawClient(broker.bootstrap) as client:
         assert client.read("orders") == [b"one"]
     assert (tmp_path / "data").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a bound socket keeps out the broker as well")
+def test_nobody_gets_the_ports_of_an_embedded_broker_while_it_is_away(tmp_path: Path) -> None:
+    listeners = ["127.0.0.1:0", "127.0.0.1:0"]
+    with onceflow.Broker(tmp_path / "data", listeners=listeners, http="127.0.0.1:0") as broker:
+        addresses = [*broker.bootstraps, broker.http_url]
+        broker.kill()
+        for address in addresses:
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", int(str(address).rpartition(":")[2])))
+        broker.start()
+        assert [*broker.bootstraps, broker.http_url] == addresses
 
 
 def test_the_embedded_broker_takes_its_temporary_data_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from onceflow.ports import ReservedPort
 from onceflow.sinks.databases.database import Gone
 from onceflow.sinks.databases.postgresql import PostgreSql
 from onceflow.spark.listening import Step
 from onceflow.spark.problems import CommitUnknown, SinkError
-from tests.support.apache_kafka import free_ports
 from tests.support.database_proxy import DatabaseProxy
 from tests.support.postgresql import PostgreSQL
 from tests.support.sql_sink_cases import APPEND, TOGETHER
@@ -147,8 +147,8 @@ def test_a_server_that_is_restarted_after_any_step_loses_and_doubles_nothing(
 
 
 def test_a_server_that_is_away_for_longer_than_allowed_is_an_error_and_nothing_is_written(new_job: NewJob) -> None:
-    [port] = free_ports(1)
-    job = new_job(PostgresqlPlace(f"postgresql://ann:secret-word@127.0.0.1:{port}/sales"), APPEND)
+    nobody = ReservedPort()
+    job = new_job(PostgresqlPlace(f"postgresql://ann:secret-word@127.0.0.1:{nobody.number}/sales"), APPEND)
     with pytest.raises(SinkError, match=r"No connection to postgresql://ann@127\.0\.0\.1.*\(for 0\.3 s\)") as away:
         job.driver(outage_s=0.3).run(0)
     assert "Nothing was written" in str(away.value)

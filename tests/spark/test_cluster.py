@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 import onceflow.spark
+from onceflow.ports import ReservedPort
 from onceflow.spark import BatchFailed
 from tests.spark.copying import Copying
-from tests.support.apache_kafka import free_ports
 from tests.support.brokers import Shared, running_broker
 from tests.support.raw import Wire
 from tests.support.spark import DriverProcess
@@ -51,7 +51,8 @@ def test_executors_of_both_workers_write_and_get_their_turns_at_the_advertised_a
 ) -> None:
     bootstrap = running_broker("kafka", shared).bootstrap
     copying = Copying(bootstrap, new_name(), tmp_path, submit, count=5 * PER_BATCH, per_batch=PER_BATCH)
-    [port] = free_ports(1)
+    reserved = ReservedPort(LOOPBACK)
+    port = reserved.number
     with copying.watcher() as watcher:
         driver = copying.driver(
             settings=BOTH_EXECUTORS,

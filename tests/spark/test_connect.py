@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.apache_kafka import free_ports
+from onceflow.ports import ReservedPort
 from tests.support.brokers import Shared, running_broker
 from tests.support.raw import Wire, batch
 from tests.support.readers import committed
@@ -34,7 +34,8 @@ def server(spark: SparkSession) -> Iterator[str]:
     """The address of a Spark Connect server, as `spark.plugins=org.apache.spark.sql.connect.SparkConnectPlugin` starts
     it."""
     jvm: Any = spark._jvm
-    [port] = free_ports(1)
+    reserved = ReservedPort(LOOPBACK)
+    port = reserved.number
     settings = jvm.org.apache.spark.SparkEnv.get().conf()
     settings.set("spark.connect.grpc.binding.address", LOOPBACK).set("spark.connect.grpc.binding.port", str(port))
     service = jvm.org.apache.spark.sql.connect.service.SparkConnectService

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from onceflow.ports import ReservedPort
 from tests.spark.copying import Copying, number_of
 from tests.spark.programs.holding import begun
-from tests.support.apache_kafka import free_ports
 from tests.support.brokers import RunningBroker, started
 from tests.support.spark import DriverProcess, SparkProcess
 from tests.support.spark_cluster import StandaloneCluster
@@ -60,7 +60,8 @@ def test_executor_that_is_killed_task_that_throws_and_task_that_is_copied_double
     new_driver: Callable[..., DriverProcess],
 ) -> None:
     copying = Copying(broker.bootstrap, new_name(), tmp_path, new_driver, count=3 * PER_BATCH, per_batch=PER_BATCH)
-    [port] = free_ports(1)
+    reserved = ReservedPort()
+    port = reserved.number
     held = {KILLED: {}, THROWS: {"throws": True}, COPIED: {}}
     settings = {**SETTINGS, "spark.master": machines.master_url}
     with copying.watcher() as watcher:

@@ -9,9 +9,7 @@ Nothing here knows about pytest: the benchmarks start their reference broker wit
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
-import random
 import shutil
 import signal
 import socket
@@ -23,9 +21,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from onceflow.ports import ReservedPort
 from tests.support.kafka_jars import classpath, java
 
-__all__ = ["HOST", "QUICK_JVM_OPTIONS", "ApacheKafka", "KafkaDidNotStart", "free_ports"]
+__all__ = ["HOST", "QUICK_JVM_OPTIONS", "ApacheKafka", "KafkaDidNotStart"]
 
 HOST = "127.0.0.1"
 NODE_ID = 1
@@ -79,7 +78,8 @@ class ApacheKafka:
         self._start_timeout_s = start_timeout_s
         self._format_arguments = list(format_arguments)
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, controller_port = ports or free_ports(2)
+        self._reserved = [] if ports else [ReservedPort(HOST), ReservedPort(HOST)]
+        self.port, controller_port = ports or [each.number for each in self._reserved]
         settings = {**_single_node(self.port, controller_port, self.data_dir), **(properties or {})}
         self._properties_path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         atexit.register(self.close)
@@ -244,19 +244,6 @@ def _single_node(port: int, controller_port: int, data_dir: Path) -> dict[str, o
         "group.consumer.min.session.timeout.ms": 1,
         "group.consumer.min.heartbeat.interval.ms": 1,
     }
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports below those that the kernel gives to outgoing connections: Kafka binds them seconds later, and under load
-    a port picked from that range would be taken by then.
-    """
-    free: list[int] = []
-    for port in random.sample(range(20_000, 32_000), 200):
-        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
-            free.append(port)
-        if len(free) == count:
-            return free
-    raise KafkaDidNotStart("There are no free ports between 20000 and 32000.")
 
 
 def _answers(port: int) -> bool:

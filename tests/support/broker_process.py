@@ -20,6 +20,7 @@ from types import TracebackType
 
 import psutil
 
+from onceflow.ports import ReservedPort
 from tests.support.raw_client import RawClient
 
 __all__ = ["READY", "BrokerProcess", "FaultyDisk", "run_broker_command"]
@@ -61,7 +62,8 @@ class BrokerProcess:
         self._log_level = log_level
         self._stderr = data.with_name(data.name + ".stderr")
         self._process: subprocess.Popen[str] | None = None
-        self.port = 0
+        self._reserved = ReservedPort()
+        self.port = self._reserved.number
 
     @property
     def bootstrap(self) -> str:

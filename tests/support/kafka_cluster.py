@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from onceflow.errors import ErrorCode
+from onceflow.ports import ReservedPort
 from onceflow.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from onceflow.wire.messages.find_coordinator import FindCoordinatorRequest
 from onceflow.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.support.apache_kafka import HOST, QUICK_JVM_OPTIONS, ApacheKafka, free_ports
+from tests.support.apache_kafka import HOST, QUICK_JVM_OPTIONS, ApacheKafka
 from tests.support.raw import ConnectionClosed, Wire, batch
 from tests.support.waiting import eventually
 
@@ -38,7 +39,8 @@ class ThreeBrokers:
     name = "kafka"
 
     def __init__(self, properties: dict[str, object] | None = None) -> None:
-        ports = free_ports(2 * len(NODES))
+        self._reserved = [ReservedPort(HOST) for _ in range(2 * len(NODES))]
+        ports = [each.number for each in self._reserved]
         controllers = dict(zip(NODES, ports[len(NODES) :], strict=True))
         shared = {**_for_three(controllers), **(properties or {})}
         self._nodes = {

@@ -30,7 +30,8 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from tests.support.apache_kafka import HOST, free_ports
+from onceflow.ports import ReservedPort
+from tests.support.apache_kafka import HOST
 from tests.support.brokers import Shared, started
 from tests.support.postgresql_binaries import jdbc_jar, reachable_binaries, server_user
 from tests.support.waiting import eventually
@@ -79,7 +80,8 @@ class PostgreSQL:
         self.log_file = self._home / "server.log"
         self._keeper: subprocess.Popen[str] | None = None
         self._numbers = itertools.count(1)
-        self.port = 0
+        self._reserved = ReservedPort(HOST)
+        self.port = self._reserved.number
         self.pid = 0
 
     def __enter__(self) -> PostgreSQL:
@@ -126,7 +128,6 @@ class PostgreSQL:
 
     def start(self) -> PostgreSQL:
         assert not self.is_running, "PostgreSQL is running already."
-        self.port = self.port or free_ports(1)[0]
         options = [f"-c{name}={_as_text(value)}" for name, value in (self._basics() | self.settings).items()]
         self._keeper = self._keep("postgres", "-D", str(self.data), *options)
         eventually(self._accepts_connections, "PostgreSQL accepted connections", timeout_s=START_S)

@@ -23,7 +23,8 @@ from typing import Any
 from onceflow.client.addresses import parse_bootstrap
 from onceflow.client.connection import Connection, NotAdmitted
 from onceflow.client.security import Security
-from tests.support.apache_kafka import HOST, ApacheKafka, free_ports
+from onceflow.ports import ReservedPort
+from tests.support.apache_kafka import HOST, ApacheKafka
 from tests.support.waiting import eventually
 
 __all__ = ["ADMIN", "Certificates", "SecuredKafka", "USERS"]
@@ -99,7 +100,8 @@ class SecuredKafka:
         self._admin: Any = None
         try:
             self.certificates = Certificates(self.folder)
-            port, controller_port, *ports = free_ports(2 + len(LISTENERS))
+            self._reserved = [ReservedPort(HOST) for _ in range(2 + len(LISTENERS))]
+            port, controller_port, *ports = [each.number for each in self._reserved]
             self.bootstraps = {
                 name: f"{HOST}:{each}" for name, each in zip(["PLAINTEXT", *LISTENERS], [port, *ports], strict=True)
             }

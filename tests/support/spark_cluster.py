@@ -14,7 +14,7 @@ from types import TracebackType
 
 import psutil
 
-from tests.support.apache_kafka import free_ports
+from onceflow.ports import ReservedPort
 from tests.support.spark import DriverProcess, SparkProcess
 from tests.support.spark_jvm import (
     LOOPBACK,
@@ -39,8 +39,8 @@ class StandaloneCluster:
         self._folder = folder
         self._size = workers
         self._stack = ExitStack()
-        [port] = free_ports(1)
-        self.master_url = f"spark://{LOOPBACK}:{port}"
+        self._port = ReservedPort(LOOPBACK)
+        self.master_url = f"spark://{LOOPBACK}:{self._port.number}"
         self.master: SparkProcess
         self.workers: list[SparkProcess] = []
 

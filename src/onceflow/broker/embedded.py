@@ -26,6 +26,7 @@ from typing import Final, Literal
 from onceflow.broker.listeners import Listener, check_exposure, check_page_exposure
 from onceflow.config import BROKER_SETTINGS, BrokerConfig
 from onceflow.errors import BrokerStartError
+from onceflow.ports import ReservedPort
 
 __all__ = ["Broker"]
 
@@ -40,8 +41,8 @@ class Broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
     Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names. A broker can be
-    started again on the same data after `stop` or `kill`, and keeps its port. With `http` ("127.0.0.1:0" for a free
-    port) it serves a page and metrics at `http_url`.
+    started again on the same data after `stop` or `kill`, and keeps its ports: nobody else gets a free port that it has
+    chosen. With `http` ("127.0.0.1:0" for a free port) it serves a page and metrics at `http_url`.
 
     With `listeners` it listens there and not on `host` and `port`: `["SASL_SSL://127.0.0.1:0", ...]`; `bootstraps` has
     their addresses, `bootstrap` is the first. One that other machines can reach has to ask who comes, unless
@@ -69,8 +70,9 @@ class Broker:
         }
         config = BrokerConfig(given=self._settings)  # a mistake is an error here, and not only in the other process
         check_exposure(self._listeners, config, insecure)
-        if http is not None:
-            check_page_exposure(Listener.parse(http, "http").host, insecure)
+        self._http = None if http is None else Listener.parse(http, "http")
+        if self._http is not None:
+            check_page_exposure(self._http.host, insecure)
         self._insecure = insecure
         self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="onceflow-") if data_dir is None else data_dir)
@@ -78,7 +80,7 @@ class Broker:
             # For who never comes to the end of a with statement; at the latest when the program ends.
             weakref.finalize(self, shutil.rmtree, self.data_dir, ignore_errors=True)
         self._start_timeout = start_timeout
-        self._http = http
+        self._reserved: list[ReservedPort] = []
         self.http_url: str | None = None
         """Where the page and the metrics are, once it runs; None without `http`."""
         self._process: subprocess.Popen[str] | None = None
@@ -109,17 +111,6 @@ class Broker:
     def start(self) -> Broker:
         if self._process is not None:
             raise BrokerStartError("The broker is running already.")
-        command = [sys.executable, "-m", *self._program()]
-        command += ["--data", str(self.data_dir), "--durability", self._durability, "--stop-with-stdin"]
-        for listener in self._listeners:
-            command += ["--listen", str(listener)]
-        if self._insecure:
-            command.append("--insecure")
-        if self._http is not None:
-            command += ["--http", self._http]
-        for name, value in self._settings.items():
-            if not BROKER_SETTINGS[name].sensitive:
-                command += ["--set", f"{name}={value}"]
         # What it reports goes to a file: a pipe that nobody reads would stop it once it is full.
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -127,6 +118,7 @@ class Broker:
             log = open(self.log_file, "a")  # noqa: SIM115  # the process gets it below
         except OSError as error:
             raise BrokerStartError(f"Data directory {self.data_dir} cannot be used: {error.strerror}.") from error
+        command = self._command()
         secrets = self._secrets_in_a_pipe()
         if secrets is not None:
             command += ["--config", f"/dev/fd/{secrets}"]
@@ -159,6 +151,33 @@ class Broker:
         if self._http is not None:
             self.http_url = process.stdout.readline().rpartition(" ")[2].strip()
         return self
+
+    def _command(self) -> list[str]:
+        """Without secrets. From the first time on it names the ports that the broker is to keep."""
+        self._listeners = [self._with_port(each) for each in self._listeners]
+        self._http = self._http and self._with_port(self._http)
+        command = [sys.executable, "-m", *self._program()]
+        command += ["--data", str(self.data_dir), "--durability", self._durability, "--stop-with-stdin"]
+        for listener in self._listeners:
+            command += ["--listen", str(listener)]
+        if self._insecure:
+            command.append("--insecure")
+        if self._http is not None:
+            command += ["--http", str(self._http)]
+        for name, value in self._settings.items():
+            if not BROKER_SETTINGS[name].sensitive:
+                command += ["--set", f"{name}={value}"]
+        return command
+
+    def _with_port(self, listener: Listener) -> Listener:
+        if listener.port:
+            return listener
+        try:
+            reserved = ReservedPort(listener.host)
+        except (OSError, UnicodeError):
+            return listener  # nobody can listen there; the broker says it in its own words
+        self._reserved.append(reserved)
+        return replace(listener, port=reserved.number)
 
     def _secrets_in_a_pipe(self) -> int | None:
         """Passwords among the settings, where nobody else can read them: neither in a file nor on the command line."""

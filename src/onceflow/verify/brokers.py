@@ -12,14 +12,11 @@ A broker that ended although nobody asked it to is a finding (`problems`), and n
 from __future__ import annotations
 
 import os
-import random
 import shlex
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, Protocol
@@ -52,8 +49,6 @@ DISK_FAULTS: Final = frozenset({"disk full", "fsync fails", "slow disk"})
 HEAL_S: Final = 120.0
 CONTROL_S: Final = 120.0
 ASK_S: Final = 5.0
-PORTS: Final = range(20_000, 32_000)
-"""Below those that the kernel gives to outgoing connections: a broker that was away must find its port free."""
 START_ATTEMPTS: Final = 5
 SOON: Final = {
     "group.consumer.session.timeout.ms": 6000,
@@ -252,7 +247,7 @@ class EmbeddedBrokers:
         durability: Literal["fsync", "os"] = "fsync",
     ) -> None:
         all_settings = {**SOON, **(settings or {})}
-        self._broker = _FaultyBroker(folder / "data", port=_free_port(), durability=durability, settings=all_settings)
+        self._broker = _FaultyBroker(folder / "data", durability=durability, settings=all_settings)
         self._broker.faults_dir = folder / "faults"
         self.disk: _EmbeddedDisk = _EmbeddedDisk(self._broker.faults_dir)
         self._node = self.disk.node = EmbeddedNode(self._broker, self.disk)
@@ -288,13 +283,6 @@ class EmbeddedBrokers:
         self._node.look()
         FaultyDisk.heal(self.disk)  # a broker that is not there is not started for this, as `heal` would do it
         self._node.stop()
-
-
-def _free_port() -> int:
-    for port in random.sample(PORTS, 200):
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise BrokerStartError(f"There is no free port between {PORTS.start} and {PORTS.stop}.")
 
 
 def _describe(code: int) -> str:

@@ -19,7 +19,7 @@ from onceflow.client.problems import ClientError, NoBrokerReachable, NotYet, tra
 from onceflow.client.settings import ClientSettings
 from onceflow.client.shared_transaction import SharedTransaction
 from onceflow.errors import ErrorCode
-from tests.support.apache_kafka import free_ports
+from onceflow.ports import ReservedPort
 from tests.unit.client.fake_broker import FakeBroker
 
 PASSING = [
@@ -92,9 +92,9 @@ def test_owner_of_a_transaction_tells_at_once_what_stays_as_it_is(cluster: Clust
 
 
 def test_no_listener_at_any_bootstrap_address_is_a_problem_of_its_own() -> None:
-    ports = free_ports(2)
-    with pytest.raises(NoBrokerReachable, match=f"{ports[0]}.*{ports[1]}.*Is it running"):
-        Cluster(ClientSettings(bootstrap=",".join(f"127.0.0.1:{port}" for port in ports)))
+    one, other = ReservedPort(), ReservedPort()
+    with pytest.raises(NoBrokerReachable, match=f"{one.number}.*{other.number}.*Is it running"):
+        Cluster(ClientSettings(bootstrap=f"127.0.0.1:{one.number},127.0.0.1:{other.number}"))
 
 
 def test_program_that_is_not_kafka_is_told_by_its_first_answer() -> None:
@@ -150,8 +150,8 @@ def test_program_that_is_not_kafka_is_asked_once(extra: dict[str, str]) -> None:
 @pytest.mark.parametrize("turn", [1, -1])
 def test_broker_that_is_away_is_waited_for_whoever_else_is_at_another_address(turn: int) -> None:
     with not_kafka() as address:
-        (port,) = free_ports(1)
-        addresses = [address, f"127.0.0.1:{port}"][::turn]
+        nobody = ReservedPort()
+        addresses = [address, f"127.0.0.1:{nobody.number}"][::turn]
         with Cluster(ClientSettings(bootstrap=",".join(addresses))) as cluster:
             with pytest.raises(ClientError) as raised:
                 cluster.topics(["t"])
