@@ -105,7 +105,7 @@ class PostgreSQL:
         if self._keeper is not None:
             # It ends the server as if we were gone: nobody wants what a clean end would take the time to write down.
             _let_go(self._keeper)
-            self._keeper.wait(STOP_S)
+            self._keeper.wait()  # it removes thousands of files, which takes as long as it takes on a busy disk
         shutil.rmtree(self._home, ignore_errors=True)
 
     @property

@@ -10,15 +10,19 @@ everything. An answer may also be bytes, sent as they are, or an exception from 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socketserver
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from onceflow.client.addresses import Address
+from onceflow.client.connection import Connection
 from onceflow.client.settings import ClientSettings
 from onceflow.wire import codec
 from onceflow.wire.messages import REQUESTS, request_class, response_class
@@ -38,7 +42,7 @@ from onceflow.wire.messages.metadata import (
 )
 from onceflow.wire.schema import Message
 
-__all__ = ["FakeBroker", "HangUp", "KeepSilent"]
+__all__ = ["FakeBroker", "HangUp", "KeepSilent", "impatient_with"]
 
 Answer = Message | bytes
 
@@ -96,7 +100,7 @@ class FakeBroker:
     def address(self) -> Address:
         return Address("127.0.0.1", int(self._server.server_address[1]))
 
-    def settings(self, *, timeout_s: float = 5.0, **extra: str) -> ClientSettings:
+    def settings(self, *, timeout_s: float = 30.0, **extra: str) -> ClientSettings:
         return ClientSettings(bootstrap=str(self.address), timeout_s=timeout_s, extra=extra)
 
     def on(self, request: type[Message], answer: Callable[[Any], Answer]) -> None:
@@ -173,3 +177,20 @@ class FakeBroker:
         here = {"node_id": 1, "host": self.address.host, "port": self.address.port}
         found = [Coordinator(key=key, **here) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=found, **here)
+
+
+@contextlib.contextmanager
+def impatient_with(
+    broker: FakeBroker, *kinds: type[Message], times: int = 1_000_000, within_s: float = 0.2
+) -> Iterator[None]:
+    """The first questions of these kinds to a broker, which it keeps silent to, wait for so long. A limit for all
+    questions would on a busy machine also end those that are to be answered."""
+    exchange, left = Connection._exchange, itertools.count(times, -1)
+
+    def limited(self: Connection, request: Message, version: int, timeout_s: float) -> Any:
+        is_silent = self.address == broker.address and isinstance(request, kinds) and next(left) > 0
+        return exchange(self, request, version, within_s if is_silent else timeout_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "_exchange", limited)
+        yield

@@ -24,7 +24,7 @@ from onceflow.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from onceflow.wire.schema import Message
-from tests.unit.client.fake_broker import FakeBroker, HangUp, KeepSilent
+from tests.unit.client.fake_broker import FakeBroker, HangUp, KeepSilent, impatient_with
 
 
 @pytest.fixture
@@ -85,12 +85,13 @@ def test_a_question_that_one_broker_does_not_answer_is_asked_at_the_next(failure
     with FakeBroker() as first, FakeBroker() as second:
         first.on(MetadataRequest, fail)
         first.on(FindCoordinatorRequest, fail)
-        settings = ClientSettings(bootstrap=f"{first.address},{second.address}", timeout_s=1.0)
-        with Cluster(settings) as cluster:
-            assert cluster.nodes() == [Node(1, second.address)]
-            assert cluster.any_broker().address == second.address
-        with Cluster(settings) as cluster:
-            assert cluster.transaction_coordinator("a") == Node(1, second.address)
+        settings = ClientSettings(bootstrap=f"{first.address},{second.address}", timeout_s=30.0)
+        with impatient_with(first, MetadataRequest, FindCoordinatorRequest):
+            with Cluster(settings) as cluster:
+                assert cluster.nodes() == [Node(1, second.address)]
+                assert cluster.any_broker().address == second.address
+            with Cluster(settings) as cluster:
+                assert cluster.transaction_coordinator("a") == Node(1, second.address)
 
 
 def test_when_all_bootstrap_addresses_are_gone_a_broker_that_the_cluster_named_is_asked() -> None:
@@ -161,13 +162,12 @@ def test_a_coordinator_that_is_not_there_yet_is_waited_for(broker: FakeBroker, c
     assert next(count) == 4
 
 
-def test_waiting_for_a_coordinator_ends(broker: FakeBroker) -> None:
+def test_waiting_for_a_coordinator_ends(broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     never = FindCoordinatorResponse(coordinators=[Coordinator(key="a", error_code=15, error_message="soon")])
     broker.on(FindCoordinatorRequest, lambda _: never)
-    with (
-        Cluster(broker.settings(timeout_s=0.2)) as cluster,
-        pytest.raises(Refused, match="looking for the coordinator of 'a' failed: soon"),
-    ):
+    cluster.any_broker()  # it is connected
+    monkeypatch.setattr(Cluster, "timeout_s", 0.2)
+    with pytest.raises(Refused, match="looking for the coordinator of 'a' failed: soon"):
         cluster.transaction_coordinator("a")
 
 

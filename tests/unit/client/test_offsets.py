@@ -69,7 +69,7 @@ def test_what_stays_as_it_is_is_told_at_once(problem: Exception) -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with FakeBroker() as broker, Cluster(broker.settings(timeout_s=0.3)) as cluster:
+    with FakeBroker() as broker, Cluster(broker.settings()) as cluster:
         yield cluster
 
 

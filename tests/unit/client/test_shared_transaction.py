@@ -37,7 +37,7 @@ from onceflow.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from onceflow.wire.schema import Message
-from tests.unit.client.fake_broker import FakeBroker, HangUp, KeepSilent
+from tests.unit.client.fake_broker import FakeBroker, HangUp, KeepSilent, impatient_with
 
 ORDERS = ("orders", 0)
 V1, V2 = 1, 2
@@ -124,7 +124,7 @@ def coordinator(broker: FakeBroker) -> Coordinator:
 
 @pytest.fixture
 def cluster(broker: FakeBroker) -> Iterator[Cluster]:
-    with Cluster(broker.settings(timeout_s=1.5)) as cluster:
+    with Cluster(broker.settings()) as cluster:
         yield cluster
 
 
@@ -218,10 +218,12 @@ def test_only_the_fence_asks_without_saying_who_we_are(broker: FakeBroker, first
     ids=str,
 )
 def test_a_fence_waits_while_the_former_transaction_ends(
-    cluster: Cluster, coordinator: Coordinator, reply: Reply
+    broker: FakeBroker, cluster: Cluster, coordinator: Coordinator, reply: Reply
 ) -> None:
     coordinator.script(InitProducerIdRequest, reply, reply)
-    assert owner(cluster).fence().epoch == 0
+    times = 2 if isinstance(reply, KeepSilent) else 0
+    with impatient_with(broker, InitProducerIdRequest, times=times):
+        assert owner(cluster, patience_s=30).fence().epoch == 0
 
 
 def test_a_fence_waits_for_a_broker_that_restarts(

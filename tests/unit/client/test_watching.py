@@ -50,7 +50,7 @@ from onceflow.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from onceflow.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup
-from tests.unit.client.fake_broker import FakeBroker, HangUp, KeepSilent
+from tests.unit.client.fake_broker import FakeBroker, HangUp, KeepSilent, impatient_with
 
 GROUPS = {"old": "classic", "new": "consumer", "shared": "share"}
 DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -312,9 +312,9 @@ def test_a_broker_that_keeps_silent_is_not_asked_for_the_rest(broker: Cluster) -
         raise KeepSilent
 
     broker.on(ListTransactionsRequest, keep_silent)
-    with closing(ClusterWatch(broker.settings(timeout_s=0.6))) as watch:
+    with impatient_with(broker, ListTransactionsRequest), closing(ClusterWatch(broker.settings())) as watch:
         snapshot = watch.take()
-    assert snapshot.notes == (f"broker 1 is left out: the broker at {broker.address} did not answer within 0.6 s",)
+    assert snapshot.notes == (f"broker 1 is left out: the broker at {broker.address} did not answer within 0.2 s",)
     assert (len(snapshot.partitions), snapshot.groups, broker.requests(ListGroupsRequest)) == (1000, (), [])
 
 

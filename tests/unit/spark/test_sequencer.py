@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -477,7 +478,8 @@ def test_task_that_has_entered_gives_up_when_the_driver_stops_answering(server: 
         hung.wait(20)
 
     run = Run(prepare=hang, patience_s=10)
-    turns = Turns(server.open(run, answer_within_s=0.3), 0, "a", timeout_s=5)
+    turns = Turns(server.open(run), 0, "a", timeout_s=5)  # to enter may take as long as it does on a busy machine
+    turns._door = replace(turns._door, answer_within_s=0.3)
     with pytest.raises(Refusal, match=r"did not answer within 0\.3 s"):
         turns.take([P0])
     hung.set()
