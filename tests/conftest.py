@@ -25,6 +25,22 @@ from tests.support.raw import Wire
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=BROKERS, help="run the suites for two brokers against this one only")
+    parser.addoption(
+        "--repeat", type=int, default=1, metavar="N", help="run each test N times, with the brokers that it shares"
+    )
+
+
+@pytest.hookimpl(trylast=True)  # its part of a test's name comes last: tools/repeat_tests.py takes it off
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if (times := metafunc.config.getoption("repeat")) > 1:
+        metafunc.fixturenames.append("again")
+        metafunc.parametrize("again", range(1, times + 1), indirect=True, ids="again{}".format)
+
+
+@pytest.fixture
+def again(request: pytest.FixtureRequest) -> int:
+    """Which time it is, with `--repeat`."""
+    return int(request.param)
 
 
 SPARK = "tests/spark/"

@@ -6,6 +6,7 @@
     python tools/repeat_tests.py --background tests/broker         as `make test &` in a script: SIGINT, SIGQUIT ignored
     python tools/repeat_tests.py --copy-to '/tmp/a path' tests     from a fresh clone in another folder
     python tools/repeat_tests.py --selection waiting --times 100 tests/unit tests/broker
+    python tools/repeat_tests.py --times 5 --repeat 20 tests/broker  each test 20 times in a run: faster
 
 Every run is a process of its own. The output of a run in which something failed is kept (`--logs`), and pytest's report
 of every run beside it. The exit code is 0 only if all runs were green.
@@ -36,6 +37,7 @@ WAITS = re.compile(
     r"|\bbroker: RunningBroker|tests\.support\.(clients|postgresql|spark|browser|scraping)"
 )
 """A test file with one of these words waits for another process or thread."""
+REPETITION = re.compile(r"\[again\d+\]$|-again\d+(?=\]$)")
 IGNORING_SIGNALS = ["/bin/sh", "-c", 'trap "" INT QUIT; exec "$@"', "sh"]
 INTERRUPTED = 130
 OUTCOMES = ("passed", "failed", "skipped")
@@ -91,11 +93,16 @@ def read_report(report: Path) -> dict[str, tuple[str, float]]:
     return found
 
 
+def without_repetition(name: str) -> str:
+    """The name that a test has without pytest's `--repeat` (tests/conftest.py)."""
+    return REPETITION.sub("", name)
+
+
 def counted_by_test(runs: Sequence[Run]) -> dict[str, Counted]:
     tests: dict[str, Counted] = {}
     for run in runs:
         for name, (outcome, seconds) in run.outcomes.items():
-            tests.setdefault(name, Counted()).add(outcome, seconds)
+            tests.setdefault(without_repetition(name), Counted()).add(outcome, seconds)
     return tests
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tools.repeat_tests import ROOT, waiting_files
+from tools.repeat_tests import ROOT, waiting_files, without_repetition
 
 from tests.support.waiting import eventually
 
@@ -123,3 +123,25 @@ def test_files_whose_tests_wait_are_found(tmp_path: Path) -> None:
     (tmp_path / "tests" / "test_counts.py").write_text("import math\n")
     assert waiting_files(tmp_path, []) == waiting_files(tmp_path, ["tests"]) == ["tests/test_waits.py"]
     assert waiting_files(tmp_path, ["tests/test_counts.py"]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "test"),
+    [
+        ("tests.a::test_b[again17]", "tests.a::test_b"),
+        ("tests.a::test_b[kafka-again1]", "tests.a::test_b[kafka]"),
+        ("tests.a::test_b[again]", "tests.a::test_b[again]"),
+        ("tests.a::test_b[again1-kafka]", "tests.a::test_b[again1-kafka]"),
+    ],
+)
+def test_repetitions_of_a_test_are_one_test(name: str, test: str) -> None:
+    assert without_repetition(name) == test
+
+
+def test_each_test_can_be_repeated_in_one_process() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "--repeat", "2", "-p", "no:cacheprovider"]
+    files = ["tests/unit/test_digits.py", "tests/conformance/test_raw_produce.py"]
+    done = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    names = [line for line in done.stdout.splitlines() if "::" in line]
+    assert len(names) == 2 * len({without_repetition(name) for name in names}) > 100
+    assert "tests/conformance/test_raw_produce.py::test_version_13_names_the_topic_by_id[kafka-again2]" in names
