@@ -8,8 +8,8 @@ is bound to the port and never listens:
 - connections are refused as long as no server listens;
 - a server that asks for this port, with SO_REUSEADDR as servers do, gets it.
 
-That is Linux. On other systems such a socket would keep out the server as well. There the port is one from below those
-that kernels choose from, and free when it was chosen.
+That is Linux. Other kernels (BSD, macOS) would keep out the server as well, which is tried each time. There the port is
+one from below those that kernels choose from, and free when it was chosen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-import sys
 import weakref
 from typing import Any, Final
 
@@ -35,17 +34,24 @@ class ReservedPort:
     def __init__(self, host: str = LOOPBACK) -> None:
         """Raises OSError, or UnicodeError for a host that cannot be a name, if nothing can be bound there."""
         family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        self.number: int
-        if sys.platform == "linux":
-            holder = _bound(family, address, 0)
-            self.number = holder.getsockname()[1]
-            self._finalizer = weakref.finalize(self, holder.close)
-            return
-        self.number = _below_those_of_the_kernel(family, address)
-        self._finalizer = weakref.finalize(self, lambda: None)
+        holder = _bound(family, address, 0)
+        self.number: int = holder.getsockname()[1]
+        self._release = weakref.finalize(self, holder.close)
+        if not _lets_a_server_in(family, address, self.number):
+            self._release()
+            self.number = _below_those_of_the_kernel(family, address)
 
     def close(self) -> None:
-        self._finalizer()
+        self._release()
+
+
+def _lets_a_server_in(family: int, address: tuple[Any, ...], port: int) -> bool:
+    try:
+        with _bound(family, address, port) as server:
+            server.listen()
+    except OSError:
+        return False
+    return True
 
 
 def _below_those_of_the_kernel(family: int, address: tuple[Any, ...]) -> int:
