@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,17 +23,19 @@ QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
 
 class JavaClient:
     def __init__(self, bootstrap: str) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # not a pipe: nobody reads it, and a full one stops it
         self._bridge = subprocess.Popen(
             [java(), *QUICK_START, QUIET, "-cp", compiled("bridge"), "Bridge", bootstrap],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
         )
 
     def close(self) -> None:
         """The bridge ends when its input does."""
         self._bridge.communicate(timeout=30)
+        self._errors.close()
 
     def ask(self, op: str, **arguments: Any) -> Any:
         assert self._bridge.stdin is not None
@@ -51,8 +54,9 @@ class JavaClient:
         return answer["ok"]
 
     def _explain_death(self) -> None:
-        _, errors = self._bridge.communicate()
-        raise RuntimeError(f"The Java bridge ended with {self._bridge.returncode}:\n{errors}")
+        self._bridge.communicate()
+        self._errors.seek(0)
+        raise RuntimeError(f"The Java bridge ended with {self._bridge.returncode}:\n{self._errors.read()}")
 
     def create_topic(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None, *, replication: int = 1
