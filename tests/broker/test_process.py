@@ -315,6 +315,21 @@ def test_the_embedded_broker_takes_its_temporary_data_along(tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_child_of_a_fork_that_ends_leaves_the_embedded_broker_and_its_temporary_data_alone() -> None:
+    program = (
+        "import os, sys, onceflow\n"
+        "with onceflow.Broker() as broker:\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        sys.exit()\n"  # the with statement is left, and what runs at the end of a program does
+        "    os.waitpid(child, 0)\n"
+        "    print(broker.data_dir.exists(), broker.log_file.exists(), broker._process.poll())\n"
+        "print(broker.data_dir.exists())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "True True None\nFalse\n"
+
+
 def test_an_embedded_broker_that_cannot_start_says_why_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port_in_use: int
 ) -> None:

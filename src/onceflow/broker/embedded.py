@@ -74,11 +74,12 @@ class Broker:
         if self._http is not None:
             check_page_exposure(self._http.host, insecure)
         self._insecure = insecure
+        self._owner = os.getpid()
         self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="onceflow-") if data_dir is None else data_dir)
         if self._temporary:
             # For who never comes to the end of a with statement; at the latest when the program ends.
-            weakref.finalize(self, shutil.rmtree, self.data_dir, ignore_errors=True)
+            weakref.finalize(self, _remove, self.data_dir, self._owner)
         self._start_timeout = start_timeout
         self._reserved: list[ReservedPort] = []
         self.http_url: str | None = None
@@ -234,12 +235,19 @@ class Broker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.stop()
-        self._remove_temporary_data()
+        if os.getpid() == self._owner:  # a child of os.fork leaves the with statement, too
+            self.stop()
+            self._remove_temporary_data()
 
     def _remove_temporary_data(self) -> None:
         if self._temporary:
-            shutil.rmtree(self.data_dir, ignore_errors=True)
+            _remove(self.data_dir, self._owner)
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """A child of `os.fork` has the same finalizers, and may end first."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end(process: subprocess.Popen[str], number: signal.Signals) -> None:
