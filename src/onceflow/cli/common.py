@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from onceflow.client.addresses import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, default_bootstrap
 from onceflow.client.settings import ClientSettings
 from onceflow.digits import INT64_MAX, whole_number_of
+from onceflow.errors import ConfigError
 from onceflow.properties import read_properties
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "bytes_to_json",
     "connection",
     "counted",
+    "make_folder",
     "name_and_value",
     "whole_number",
 ]
@@ -87,6 +90,17 @@ def whole_number(minimum: int, maximum: int = INT64_MAX) -> Any:
         return number
 
     return parse
+
+
+def make_folder(folder: Path, option: str) -> Path:
+    """A folder for what a command leaves behind, which `option` chooses. It is there then, and takes files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as problem:
+        raise ConfigError(f"folder {folder} cannot be used: {problem.strerror}. Choose one with {option}") from None
+    return folder
 
 
 def counted(number: int, noun: str) -> str:

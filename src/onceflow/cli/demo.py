@@ -19,7 +19,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onceflow.cli.common import add_client_config, counted, whole_number
+from onceflow.cli.common import add_client_config, counted, make_folder, whole_number
 from onceflow.cli.durations import trigger
 from onceflow.errors import ConfigError, OnceflowError
 from onceflow.pipelines.reference import REFERENCES
@@ -177,7 +177,7 @@ def _settings(args: argparse.Namespace, folder: Path) -> RunSettings:
 
     options = {"records": args.records, "faults": args.faults, "rate": args.rate, "trigger": args.trigger}
     options["master"] = None if args.executors is None else (MASTER if args.executors else ONE_PROCESS)
-    options["checkpoint"] = None if args.checkpoint is None else args.checkpoint.absolute()
+    options["checkpoint"] = None if args.checkpoint is None else make_folder(args.checkpoint.absolute(), "--checkpoint")
     options["sql"] = None if args.sql is None else "yes"
     options["keep_tables"] = "yes" if args.sql == "sqlite" else None
     return RunSettings(
@@ -279,17 +279,23 @@ def _check(args: argparse.Namespace) -> None:
 
 def _check_new(option: str, folder: Path | None) -> None:
     """What is in it would be of another run, whose topics this one does not have."""
-    if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder is None:
+        return
+    try:
+        is_new = not os.path.lexists(folder) or not os.listdir(folder)
+    except OSError:
+        is_new = False
+    if not is_new:
         raise ConfigError(f"{option} {folder} is not an empty folder: choose another, or remove it")
 
 
 def _folder(args: argparse.Namespace) -> Path:
     if args.report is not None:
         chosen: Path = args.report
-        return chosen.absolute()
+        return make_folder(chosen.absolute(), "--report")
     first = FOLDERS.absolute() / f"{args.pipeline}-{args.seed}"
     numbered = (first.with_name(f"{first.name}-{number}") for number in range(2, 10_000))
-    return next(each for each in (first, *numbered) if not each.exists())
+    return make_folder(next(each for each in (first, *numbered) if not each.exists()), "--report")
 
 
 def _tidy(folder: Path, *, keeps_checkpoint: bool) -> None:

@@ -92,7 +92,7 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     path: Path = args.file
-    if path.is_dir():
+    if os.path.isdir(path):  # Path.is_dir raises where a name is too long
         return _refuse(f"{path} is a directory: name one of the files in it.")
     read = KINDS.get(_suffix(path))
     if read is None:

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onceflow.cli.common import add_client_config, name_and_value, whole_number
+from onceflow.cli.common import add_client_config, make_folder, name_and_value, whole_number
 from onceflow.cli.durations import trigger
 from onceflow.client.addresses import BOOTSTRAP_VARIABLE
 from onceflow.errors import ConfigError
@@ -154,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
         _look_after_topics(args, pipeline, clients)
         settings = _job_settings(args, pipeline, clients, checkpoint, app_id)
         _look_after_tables(pipeline, settings)
-        return _run_job(args, pipeline, settings, ending, metrics)
+        return _run_job(args, pipeline, settings, ending, metrics, _sparks_log(checkpoint))
     return 0  # asked to end before anything ran
 
 
@@ -179,6 +179,20 @@ def _metrics(args: argparse.Namespace, stack: ExitStack) -> MetricsServer | None
         raise ConfigError(f"--metrics: {problem}") from None
     _say(f"metrics at {server.url}")
     return server
+
+
+def _sparks_log(checkpoint: str) -> Path:
+    """Beside the checkpoint. Whether it can be written is known before Spark is started."""
+    log = Path(f"{_beside(checkpoint)}-spark.log")
+    make_folder(log.parent, "--checkpoint")
+    try:
+        log.open("ab").close()
+    except OSError as problem:
+        raise ConfigError(
+            f"{log}, the file for Spark's log beside the checkpoint, cannot be written: {problem.strerror}. "
+            "Choose another place with --checkpoint"
+        ) from None
+    return log
 
 
 def _clients(args: argparse.Namespace, checkpoint: str, stack: ExitStack) -> ClientSettings:
@@ -312,12 +326,12 @@ def _run_job(
     settings: JobSettings,
     ending: _Ending,
     metrics: MetricsServer | None,
+    log: Path,
 ) -> int:
     from onceflow.cli.run_display import BatchLines
     from onceflow.cli.run_problems import told_by_spark
     from onceflow.pipelines.job import start
 
-    log = Path(f"{_beside(settings.checkpoint)}-spark.log")
     with ExitStack() as stack:
         spark = _session(args, settings, log)
         stack.callback(spark.stop)
@@ -355,7 +369,6 @@ def _session(args: argparse.Namespace, settings: JobSettings, log: Path) -> Any:
         **({**on_one_machine(), **ON_LOOPBACK} if is_local else {}),
         **dict(args.spark_conf),
     }
-    log.parent.mkdir(parents=True, exist_ok=True)
     with spark_started(log), output_to(log):
         spark = session(settings.app_id or "", master=args.master, conf=conf, quiet=True)
     spark.sparkContext.setLogLevel("ERROR")

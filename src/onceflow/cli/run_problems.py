@@ -21,6 +21,8 @@ __all__ = ["JobFailed", "output_to", "reason_in", "spark_started", "told_by_spar
 
 _OURS: Final = re.compile(r"^(?:.*[ :])?onceflow(?:\.\w+)*\.([A-Z]\w+): (.+)$", re.MULTILINE)
 _PYTHONS: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w*(?:Error|Exception|Exit)): (.+)$", re.MULTILINE)
+_JAVAS: Final = re.compile(r"^: (?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
+"""As py4j shows it, below a line that names only its own object."""
 
 
 class JobFailed(OnceflowError):
@@ -40,9 +42,9 @@ def told_by_spark(log: Path) -> Iterator[None]:
 
 
 def reason_in(text: str) -> str:
-    """The last of our errors in it, or else of Python's, or else its first line. In a traceback the last one is what
-    came of the others."""
-    for pattern in (_OURS, _PYTHONS):
+    """The last of our errors in it, or else of Python's, or else of Java's, or else its first line. In a traceback the
+    last one is what came of the others."""
+    for pattern in (_OURS, _PYTHONS, _JAVAS):
         if found := pattern.findall(text):
             kind, message = found[-1]
             return f"{kind}: {message.strip()}"

@@ -10,6 +10,7 @@ that gives other commands their address is not looked at.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shlex
 import shutil
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from onceflow.cli.common import make_folder
 from onceflow.cli.verify_options import FAULTS, PROCESS_LEVEL, REPORTS, add_parser, check
 from onceflow.cli.verify_summary import print_ascii_json, print_summary
 from onceflow.errors import ConfigError, OnceflowError
@@ -86,12 +88,12 @@ def _folder(args: argparse.Namespace, workload: str) -> Path:
     """A folder that holds no other run: histories must not be mixed."""
     if args.report is not None:
         chosen: Path = args.report / workload if args.workload == "all" else args.report
-        if (chosen / "history").exists():
+        if os.path.exists(chosen / "history"):  # Path.exists raises where a name is too long
             raise ConfigError(f"{chosen} holds another run: choose another folder with --report, or remove it")
-        return chosen
+        return make_folder(chosen, "--report")
     first = REPORTS / f"{workload.rpartition(':')[2]}-{args.seed}"
     numbered = (first.with_name(f"{first.name}-{number}") for number in range(2, 10_000))
-    return next(each for each in (first, *numbered) if not each.exists())
+    return make_folder(next(each for each in (first, *numbered) if not each.exists()), "--report")
 
 
 def _run_one(args: argparse.Namespace, workload: str, folder: Path) -> dict[str, Any]:

@@ -454,6 +454,7 @@ def test_what_cannot_be_read_is_one_sentence_on_stderr(dump: Dump, write: Write,
     later = write(".snapshot", snapshot(version=2))
     for path, sentence in (
         (missing, "could not be read: No such file or directory."),
+        (tmp_path / f"{'x' * 300}.log", "could not be read: File name too long."),
         (unknown, "is of a kind this command does not know; it reads .log, .index, .timeindex, .snapshot, .txnindex."),
         (tmp_path, "is a directory: name one of the files in it."),
         (later, "is a snapshot of version 2; this command reads version 1."),

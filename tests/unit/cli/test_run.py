@@ -486,6 +486,23 @@ def test_what_a_query_failed_with_is_one_sentence_and_exit_code_1(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(("checkpoint", "reason"), [("file/x/y", "Not a directory"), ("x" * 300, "File name too long")])
+def test_a_checkpoint_beside_which_nothing_can_be_written_is_one_sentence_and_spark_is_not_started(
+    checkpoint: str,
+    reason: str,
+    broker: onceflow.Broker,
+    stage: Stage,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (folder / "file").touch()
+    command = ["run", "clicks_of_a_test:CLICKS", "--bootstrap", broker.bootstrap, "--create-topics"]
+    assert main([*command, "--checkpoint", checkpoint]) == 2
+    assert f"{reason}. Choose" in (said := capsys.readouterr().err)
+    assert "with --checkpoint" in said
+    assert stage.settings is None
+
+
 # --- what Spark says
 
 FENCED = """\
@@ -511,6 +528,10 @@ SQLSTATE: XXKST"""
         (FENCED, "TakenOver: another driver runs as 'clicks'. Nothing was written"),
         ("Traceback:\n  File x\nValueError: no such page\n\tat org.apache", "ValueError: no such page"),
         ("\n[PATH_NOT_FOUND] Path does not exist: x.\nand more", "[PATH_NOT_FOUND] Path does not exist: x."),
+        (
+            "An error occurred while calling o1.create.\n: java.io.IOException: mkdir of /dev/null/x failed\n\tat org",
+            "IOException: mkdir of /dev/null/x failed",
+        ),
         ("", "Spark gave no reason"),
     ],
 )

@@ -256,6 +256,18 @@ def test_a_folder_that_holds_another_run_is_refused(run: Runner, capsys: pytest.
     assert "there holds another run" in complaint(capsys)
 
 
+@pytest.mark.parametrize("report", ["x" * 300, "file", "file/below", "/dev/null/x"])
+@pytest.mark.parametrize("workload", ["copy", "all"])
+def test_a_folder_that_cannot_be_used_is_one_sentence(
+    workload: str, report: str, run: Runner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").touch()
+    assert main(["verify", workload, "--report", report]) == 2
+    assert "cannot be used" in (said := complaint(capsys))
+    assert "Choose one with --report" in said
+    assert run.asked == []
+
+
 def test_data_of_the_broker_are_kept_only_if_something_was_found(run: Runner) -> None:
     def with_data(**found: Any) -> Outcome:
         def answer(settings: RunSettings, _: Display) -> tuple[Verdict, History]:
