@@ -8,8 +8,8 @@
     python tools/repeat_tests.py --selection waiting --times 100 tests/unit tests/broker
     python tools/repeat_tests.py --times 5 --repeat 20 tests/broker  each test 20 times in a run: faster
 
-With `--repeat` a test meets what it has left in the broker that its module shares: one that creates a topic of a fixed name
-passes once only. `--times` is for those.
+With `--repeat` a test meets what it has left in the broker that its module shares: one that creates a topic of a fixed
+name passes once only. `--times` is for those.
 
 Every run is a process of its own. The output of a run in which something failed is kept (`--logs`), and pytest's report
 of every run beside it. The exit code is 0 only if all runs were green.
