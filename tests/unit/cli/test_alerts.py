@@ -19,6 +19,7 @@ from onceflow.errors import OnceflowError
 from onceflow.monitor.rules import Alert
 from onceflow.monitor.snapshot import Snapshot
 from tests.support.alert_scenarios import START_MS, orders, transaction, wrote
+from tests.support.stepping_time import SteppingTime
 
 ALERT = Alert(
     rule="LongTransaction",
@@ -221,28 +222,15 @@ def test_a_look_from_outside_says_what_it_could_not_see_or_not_decide(
     ]
 
 
-class Clock:
-    """In place of `time`: nothing but sleep takes any."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def test_a_look_from_outside_goes_on_for_as_long_as_it_is_told(
     script: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onceflow.cli.alerts.time", clock := Clock())
+    monkeypatch.setattr("onceflow.cli.alerts.time", time := SteppingTime())
     stuck = {"partitions": (orders(5, 9),)}
     script(*(kafka(second, **stuck) for second in (0, 31, 62)))
     limits = ["--for", "50s", "--every", "31s"]
     assert main(["alerts", "--bootstrap", "h:1", "--json", *limits]) == 1
-    assert clock.now == 50
+    assert time.now == 50
     found = json.loads(capsys.readouterr().out)
     assert [each["rule"] for each in found["alerts"]] == ["LsoStuck"]
     assert found["looked_ms"] == 62_000

@@ -48,6 +48,7 @@ from onceflow.wire.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from onceflow.wire.records import EndTxnMarker, Record, build_batch
+from tests.support.stepping_time import SteppingTime
 from tests.unit.client.fake_broker import FakeBroker, HangUp
 
 ORDERS = ("orders", 0)
@@ -287,6 +288,7 @@ def test_records_that_never_come_are_an_error_after_the_time_limit(
     cluster: Cluster, serve: Callable[[Log], Log], monkeypatch: pytest.MonkeyPatch, read_committed: bool
 ) -> None:
     monkeypatch.setattr(offsets, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(offsets, "time", SteppingTime())
     log = serve(Log(data(0)))
     log.end = 10
     lists = read_range(cluster, *ORDERS, 0, 10, read_committed=read_committed, patience_s=0.3)
@@ -550,7 +552,10 @@ def test_an_open_transaction_is_waited_for(cluster: Cluster, broker: FakeBroker,
     assert read(cluster, 0, 3) == [[0]]
 
 
-def test_a_transaction_that_stays_open_is_named_as_the_reason(cluster: Cluster, serve: Callable[[Log], Log]) -> None:
+def test_a_transaction_that_stays_open_is_named_as_the_reason(
+    cluster: Cluster, serve: Callable[[Log], Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "time", SteppingTime())
     log = serve(Log())
     log.end, log.stable = 5, 2
     with pytest.raises(NotYet, match="from 2 on there is a transaction that is still open"):
