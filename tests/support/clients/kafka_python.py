@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,11 +19,27 @@ with warnings.catch_warnings():
     from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, OffsetSpec
     from kafka.consumer.fetcher import ConsumerRecord
     from kafka.errors import KafkaError
+    from kafka.net.inet import KafkaNetSocket
 
 __all__ = ["INSTALLED_CODECS", "KafkaPythonClient", "KafkaPythonReader", "refusals"]
 
 INSTALLED_CODECS = tuple(name for name in CODECS if name == "none" or getattr(kafka.codec, f"has_{name}")())
 """It compresses with other packages, which need not be there: python-snappy, lz4 and zstandard."""
+
+
+class _Socket(socket.socket):
+    """kafka-python loses the socket of a connection that is still being made when a client is closed (`sock_connect` of
+    `KafkaNetSocket`). Python would warn of that in whichever test is running when it notices."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _new_socket(_: KafkaNetSocket, family: int, kind: int = socket.SOCK_STREAM, protocol: int = 0) -> socket.socket:
+    return _Socket(family, kind, protocol)
+
+
+KafkaNetSocket.socket = _new_socket
 
 
 class KafkaPythonClient:
