@@ -139,6 +139,8 @@ def run(args: argparse.Namespace) -> int:
     if args.seed is None:
         args.seed = random.randrange(SEED_MAX)
     folder = _folder(args)
+    if args.checkpoint is not None:
+        make_folder(args.checkpoint, "--checkpoint")
     _prepare_database(args, folder)
     from onceflow.cli.verify import interruptible
 
@@ -177,7 +179,7 @@ def _settings(args: argparse.Namespace, folder: Path) -> RunSettings:
 
     options = {"records": args.records, "faults": args.faults, "rate": args.rate, "trigger": args.trigger}
     options["master"] = None if args.executors is None else (MASTER if args.executors else ONE_PROCESS)
-    options["checkpoint"] = None if args.checkpoint is None else make_folder(args.checkpoint.absolute(), "--checkpoint")
+    options["checkpoint"] = None if args.checkpoint is None else args.checkpoint.absolute()
     options["sql"] = None if args.sql is None else "yes"
     options["keep_tables"] = "yes" if args.sql == "sqlite" else None
     return RunSettings(
