@@ -16,7 +16,15 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
 from onceflow.errors import MalformedMessage
-from onceflow.wire.codegen import Reader, Writer, compile_reader, compile_writer, is_flexible
+from onceflow.wire.codegen import (
+    CountingReader,
+    Reader,
+    Writer,
+    compile_counting_reader,
+    compile_reader,
+    compile_writer,
+    is_flexible,
+)
 from onceflow.wire.messages import request_is_flexible
 from onceflow.wire.primitives import refuse, skip_tags
 from onceflow.wire.schema import Buffer, Message
@@ -36,8 +44,10 @@ __all__ = [
 M = TypeVar("M", bound=Message)
 
 API_VERSIONS_KEY: Final = 18
+ELEMENTS_UNLIMITED: Final = 2**62
 
 _readers: Final[dict[tuple[type[Message], int], Reader]] = {}
+_counting_readers: Final[dict[tuple[type[Message], int], CountingReader]] = {}
 _writers: Final[dict[tuple[type[Message], int], Writer]] = {}
 
 
@@ -51,11 +61,18 @@ def decode(cls: type[M], version: int, data: Buffer, at: int = 0) -> M:
     return message
 
 
-def decode_from(cls: type[M], version: int, data: Buffer, at: int = 0) -> tuple[M, int]:
-    """The message that begins at `at`, and where it ends."""
-    reader = _readers.get((cls, version)) or _load_reader(cls, version)
+def decode_from(
+    cls: type[M], version: int, data: Buffer, at: int = 0, elements_max: int = ELEMENTS_UNLIMITED
+) -> tuple[M, int]:
+    """The message that begins at `at`, and where it ends. More than `elements_max` elements in its arrays, all
+    together, are refused before they are read."""
     try:
-        message, end = reader(data, at, len(data))
+        if len(data) - at <= elements_max:  # an element has at least a byte
+            reader = _readers.get((cls, version)) or _load_reader(cls, version)
+            message, end = reader(data, at, len(data))
+        else:
+            counting_reader = _counting_readers.get((cls, version)) or _load_counting_reader(cls, version)
+            message, end = counting_reader(data, at, len(data), [elements_max])
     except (IndexError, struct.error):
         raise MalformedMessage(f"{cls.__name__} version {version} is cut short.") from None
     except UnicodeDecodeError:
@@ -83,6 +100,11 @@ def encode_parts(message: Message, version: int) -> list[Buffer]:
 def _load_reader(cls: type[Message], version: int) -> Reader:
     _check_version(cls, version)
     return _readers.setdefault((cls, version), compile_reader(cls, version))
+
+
+def _load_counting_reader(cls: type[Message], version: int) -> CountingReader:
+    _check_version(cls, version)
+    return _counting_readers.setdefault((cls, version), compile_counting_reader(cls, version))
 
 
 def _load_writer(cls: type[Message], version: int) -> Writer:

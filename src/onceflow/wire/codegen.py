@@ -26,10 +26,20 @@ from typing import Any, Final, TypeAlias
 from onceflow.wire import primitives
 from onceflow.wire.schema import Buffer, Field, Kind, Message, in_range
 
-__all__ = ["Reader", "Writer", "compile_reader", "compile_writer", "is_flexible"]
+__all__ = [
+    "CountingReader",
+    "Reader",
+    "Writer",
+    "compile_counting_reader",
+    "compile_reader",
+    "compile_writer",
+    "is_flexible",
+]
 
 Reader: TypeAlias = Callable[[Buffer, int, int], "tuple[Any, int]"]
 """(data, where the message begins, len(data)) -> (message, where it ends)"""
+CountingReader: TypeAlias = Callable[[Buffer, int, int, list[int]], "tuple[Any, int]"]
+"""The same with one number more, in a list: how many elements may still be read."""
 Writer: TypeAlias = Callable[[Any, Callable[[Buffer], None]], None]
 """(message, what takes the pieces)"""
 
@@ -67,10 +77,11 @@ _HELPERS: Final[dict[str, Any]] = {name: getattr(primitives, name) for name in p
 class _Source:
     """Lines of a function being written, and the objects they name."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts: bool = False) -> None:
         self.lines: list[str] = []
         self.names: dict[str, Any] = dict(_HELPERS)
         self.depth = 1
+        self.counts = counts
 
     def add(self, *lines: str) -> None:
         self.lines += ["    " * self.depth + line for line in lines]
@@ -145,14 +156,24 @@ def _least_size(kind: Kind, version: int, flexible: bool) -> int:
     return size
 
 
-# A reader's variables: data, at (the position), end (len(data)), m (the message), n (a length).
+# A reader's variables: data, at (the position), end (len(data)), m (the message), n (a length), left (the budget).
 
 
 @functools.cache
 def compile_reader(cls: type[Message], version: int) -> Reader:
+    reader: Reader = _compile_reader(cls, version, _Source())
+    return reader
+
+
+@functools.cache
+def compile_counting_reader(cls: type[Message], version: int) -> CountingReader:
+    reader: CountingReader = _compile_reader(cls, version, _Source(counts=True))
+    return reader
+
+
+def _compile_reader(cls: type[Message], version: int, source: _Source) -> Any:
     flexible = is_flexible(cls, version)
     untagged, tagged, absent = _split(cls, version)
-    source = _Source()
     source.add(f"m = {source.name(cls.__new__, 'new')}({source.name(cls, 'cls')})")
     # A tagged field may be there or not; what is absent gets its default in either case.
     for field in (*absent, *tagged):
@@ -173,8 +194,23 @@ def compile_reader(cls: type[Message], version: int) -> Reader:
         if flexible:
             _read_tags(source, cls, version, tagged, counted=False)
     source.add("return m, at")
-    reader: Reader = source.compile("read(data, at, end)", f"reader of {cls.__name__} version {version}")
-    return reader
+    parameters = "data, at, end, left" if source.counts else "data, at, end"
+    return source.compile(f"read({parameters})", f"reader of {cls.__name__} version {version}")
+
+
+def _nested_read(source: _Source, cls: type[Message], version: int) -> str:
+    """An expression that reads a message of this class at the position."""
+    if source.counts:
+        return f"{source.name(compile_counting_reader(cls, version), 'read')}(data, at, end, left)"
+    return f"{source.name(compile_reader(cls, version), 'read')}(data, at, end)"
+
+
+def _charge(source: _Source, count: str, what: str) -> None:
+    """Takes what is about to be read from the budget."""
+    if source.counts:
+        source.add(f"left[0] -= {count}")
+        with source.block("if left[0] < 0:"):
+            source.add(f"refuse_work({what})")
 
 
 def _default_source(source: _Source, field: Field) -> str:
@@ -206,23 +242,24 @@ def _read_value(source: _Source, cls: type[Message], field: Field, version: int,
         with _null_or_length(source, target, what, nullable, least):
             with source.block(f"if n > {primitives.ARRAY_LENGTH_MAX}:"):
                 source.add(f"refuse_many({what}, n)")
+            _charge(source, "n", what)
             _read_array(source, target, what, field.kind, version, flexible)
     elif not isinstance(field.kind, str):
-        read = source.name(compile_reader(field.kind, version), "read")
+        read = _nested_read(source, field.kind, version)
         if nullable and field.tag is None:
             # KIP-893: a byte tells, negative for null.
             source.add("n = data[at]", "at += 1")
             with source.block("if n > 127:"):
                 source.add(f"{target} = None")
             with source.block("else:"):
-                source.add(f"{target}, at = {read}(data, at, end)")
+                source.add(f"{target}, at = {read}")
         else:
-            source.add(f"{target}, at = {read}(data, at, end)")
+            source.add(f"{target}, at = {read}")
     elif field.kind in FIXED:
         _read_run(source, [field], with_tags=False)
     else:
         _read_length(source, "int16" if field.kind == "string" else "int32", flexible)
-        with _null_or_length(source, target, what, nullable, 1):
+        with _null_or_length(source, target, what, nullable, 1, flexible and field.kind == "string"):
             _read_slice(source, target, field.kind)
 
 
@@ -237,11 +274,17 @@ def _read_length(source: _Source, legacy: str, flexible: bool) -> None:
         source.add(f"n, = read_{legacy}(data, at)", f"at += {2 if legacy == 'int16' else 4}")
 
 
-def _null_or_length(source: _Source, target: str, what: str, nullable: bool, least: int) -> _Block:
-    """Checks `n`; what follows in the block is for a length that the data can hold."""
+def _null_or_length(
+    source: _Source, target: str, what: str, nullable: bool, least: int, is_string: bool = False
+) -> _Block:
+    """Checks `n`; what follows in the block is for a length that the data can hold.
+
+    `is_string` is for one whose length is not bounded by the two bytes that it is written in.
+    """
     needed = "n" if least == 1 else f"n * {least}"
-    with source.block(f"if {needed} > end - at or n < -1:"):
-        source.add(f"refuse({what}, n, end - at)")
+    too_long = f" or n > {primitives.STRING_LENGTH_MAX}" if is_string else ""
+    with source.block(f"if {needed} > end - at or n < -1{too_long}:"):
+        source.add(f"{'refuse_string' if is_string else 'refuse'}({what}, n, end - at)")
     with source.block("if n < 0:"):
         source.add(f"{target} = None" if nullable else f"refuse_null({what})")
     return source.block("else:")
@@ -269,12 +312,12 @@ def _read_array(source: _Source, target: str, what: str, kind: Kind, version: in
     source.add("items = []")
     with source.block("for _ in range(n):"):
         if not isinstance(kind, str):
-            source.add(f"item, at = {source.name(compile_reader(kind, version), 'read')}(data, at, end)")
+            source.add(f"item, at = {_nested_read(source, kind, version)}")
         elif kind == "uuid":
             source.add("item = to_uuid(bytes(data[at : at + 16]))", "at += 16")
         else:
             _read_length(source, "int16" if kind == "string" else "int32", flexible)
-            with _null_or_length(source, "item", what, False, 1):
+            with _null_or_length(source, "item", what, False, 1, flexible and kind == "string"):
                 _read_slice(source, "item", kind)
         source.add("items.append(item)")
     source.add(f"{target} = items")
@@ -286,9 +329,15 @@ def _read_tags(source: _Source, cls: type[Message], version: int, tagged: list[F
         source.add("n = data[at]", "at += 1")
     with source.block("if n:"):
         if not tagged:
+            if source.counts:
+                source.add("count, _ = read_varint(data, at - 1)")
+                _charge(source, "count", repr(f"{cls.__name__}, in tagged fields,"))
             source.add("at = skip_tags(data, at - 1, end)")
             return
         source.add("count, at = read_varint(data, at - 1)")
+        with source.block(f"if count > {primitives.TAGS_MAX}:"):
+            source.add("refuse_tags(count)")
+        _charge(source, "count", repr(f"{cls.__name__}, in tagged fields,"))
         with source.block("for _ in range(count):"):
             source.add("tag, at = read_varint(data, at)")
             source.add("size, at = read_varint(data, at)")

@@ -13,12 +13,17 @@ from onceflow.wire.schema import Buffer
 
 __all__ = [
     "ARRAY_LENGTH_MAX",
+    "STRING_LENGTH_MAX",
+    "TAGS_MAX",
     "ZERO_UUID",
     "read_varint",
     "refuse",
     "refuse_many",
     "refuse_null",
+    "refuse_string",
     "refuse_tag",
+    "refuse_tags",
+    "refuse_work",
     "skip_tags",
     "to_uuid",
     "varint",
@@ -27,6 +32,18 @@ __all__ = [
 
 ARRAY_LENGTH_MAX: Final = 100_000
 """Ten times the partitions that a topic may have."""
+STRING_LENGTH_MAX: Final = 2**15 - 1
+"""Kafka's: also where the length is written as a number of variable length."""
+TAGS_MAX: Final = 1000
+"""Tagged fields in one section. Kafka's own messages have less than ten; the rest is unknown to us and skipped."""
+
+
+def refuse_tags(count: int) -> NoReturn:
+    raise MalformedMessage(f"{count} tagged fields in one section; more than {TAGS_MAX} make no sense.")
+
+
+def refuse_work(what: str) -> NoReturn:
+    raise MalformedMessage(f"{what} has more elements than a request of its kind may have in all.")
 
 
 def refuse_many(what: str, length: int) -> NoReturn:
@@ -37,6 +54,12 @@ def refuse(what: str, length: int, left: int) -> NoReturn:
     if length < 0:
         raise MalformedMessage(f"{what} has the negative length {length}.")
     raise MalformedMessage(f"{what} claims a length of {length}, which {left} remaining bytes cannot hold.")
+
+
+def refuse_string(what: str, length: int, left: int) -> NoReturn:
+    if length > STRING_LENGTH_MAX:
+        raise MalformedMessage(f"{what} claims a length of {length}; a string has at most {STRING_LENGTH_MAX} bytes.")
+    refuse(what, length, left)
 
 
 def refuse_null(what: str) -> NoReturn:
@@ -84,6 +107,8 @@ def varint(value: int) -> bytes:
 def skip_tags(data: Buffer, at: int, end: int) -> int:
     """Where a tagged section ends of which we know no field. Each takes two bytes or more, so it does end."""
     count, at = read_varint(data, at)
+    if count > TAGS_MAX:
+        refuse_tags(count)
     for _ in range(count):
         _, at = read_varint(data, at)
         size, at = read_varint(data, at)

@@ -24,6 +24,7 @@ from onceflow.wire.messages.create_topics import CreatableTopic, CreatableTopicC
 from onceflow.wire.messages.delete_topics import DeleteTopicsRequest
 from onceflow.wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
 from onceflow.wire.messages.fetch import FetchRequest, FetchTopic
+from onceflow.wire.messages.join_group import JoinGroupRequestProtocol
 from onceflow.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from onceflow.wire.messages.produce import (
     LeaderIdAndEpoch,
@@ -138,9 +139,11 @@ class TestForms:
         assert decode(CreateTopicsRequest, 2, bytes.fromhex("00000000 00000000 07")).validate_only is True
 
     def test_lengths_of_more_than_one_byte(self) -> None:
-        for length in (126, 127, 128, 2046, 2047, 16383, 20000, 2_100_000):
+        for length in (126, 127, 128, 2046, 2047, 16383, 20000, 32767):
             topic = CreatableTopic(name="x" * length)
             assert decode(CreatableTopic, 5, encode(topic, 5)) == topic
+        protocol = JoinGroupRequestProtocol(metadata=bytes(2_100_000))
+        assert decode(JoinGroupRequestProtocol, 6, encode(protocol, 6)) == protocol
 
     def test_an_error_code_is_a_number(self) -> None:
         response = PartitionProduceResponse(error_code=ErrorCode.CORRUPT_MESSAGE)
@@ -258,9 +261,40 @@ class TestDamage:
         data = encode(CreateTopicsRequest(), 5)[:-1] + bytes.fromhex("01 07 ffffffff0f")
         assert "tagged field claims a length of 4294967295" in refusal(CreateTopicsRequest, 5, data)
 
+    def test_a_string_of_more_than_32767_bytes(self) -> None:
+        data = encode(CreatableTopic(name="x" * 32768), 5)
+        assert "claims a length of 32768; a string has at most 32767" in refusal(CreatableTopic, 5, data)
+        assert "a string has at most 32767" in refusal(
+            DeleteTopicsRequest, 5, encode(DeleteTopicsRequest(topic_names=["x" * 32768]), 5)
+        )
+
+    def test_thousands_of_tags_in_one_section(self) -> None:
+        data = encode(DeleteTopicsRequest(), 5)[:-1] + b"\xe9\x07" + b"\x63\x00" * 1001
+        assert "1001 tagged fields" in refusal(DeleteTopicsRequest, 5, data)
+
+    def test_more_elements_than_a_budget_allows(self) -> None:
+        topics = [CreatableTopic(name=name, configs=[CreatableTopicConfig(name="c")] * 4) for name in "abcdefgh"]
+        request = CreateTopicsRequest(topics=topics)
+        for version in (4, 5):
+            data = encode(request, version)
+            read, end = decode_from(CreateTopicsRequest, version, data, elements_max=40)  # 8 topics, 32 settings
+            assert (read, end) == (decode(CreateTopicsRequest, version, data), len(data))
+            with pytest.raises(MalformedMessage, match="configs has more elements"):
+                decode_from(CreateTopicsRequest, version, data, elements_max=39)
+
+    def test_tagged_fields_count_as_elements(self) -> None:
+        data = encode(DeleteTopicsRequest(topic_names=["a"]), 5)[:-1] + b"\x0a" + b"\x63\x00" * 10
+        decode_from(DeleteTopicsRequest, 5, data, elements_max=11)
+        with pytest.raises(MalformedMessage, match="tagged fields, has more elements"):
+            decode_from(DeleteTopicsRequest, 5, data, elements_max=10)
+
+    def test_what_is_within_a_budget_by_its_bytes_is_not_counted(self) -> None:
+        data = encode(DeleteTopicsRequest(topic_names=[""] * 10), 5)
+        decode_from(DeleteTopicsRequest, 5, data, elements_max=len(data))
+
     def test_more_tags_than_bytes(self) -> None:
         data = encode(CreateTopicsRequest(), 5)[:-1] + bytes.fromhex("ffffffff0f")
-        assert "cut short" in refusal(CreateTopicsRequest, 5, data)
+        assert "4294967295 tagged fields in one section" in refusal(CreateTopicsRequest, 5, data)
 
     def test_known_tag_of_the_wrong_size(self) -> None:
         data = encode(PartitionProduceResponse(), 10)[:-1] + bytes.fromhex("01 00 0a 00000001 00000002 00 00")
