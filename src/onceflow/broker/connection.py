@@ -9,7 +9,8 @@ Invariants:
 - **Everything is bounded**: the frame by `socket.request.max.bytes`, memory for large frames of all connections by
   `queued.max.request.bytes`, answers in waiting by `PENDING_MAX`, bytes not yet taken by the client by the
   transport's high-water mark; beyond that the connection is not read until there is room again.
-- **Nobody waits for who sends much**: after `TURN_MAX` requests it is the others' turn.
+- **Nobody waits for who sends much**: after `TURN_MAX` requests, or `TURN_S`, it is the others' turn. While a large
+  request is worked on (`large_requests`), nothing else of its connection is served, and its frame stays as it is.
 - Where the listener asks for a login, `admission` has every request first. Until then nothing reaches a handler but
   ApiVersions.
 - Under TLS everything goes through the transport. Only a plain socket is written to past it.
@@ -59,6 +60,8 @@ PENDING_MAX: Final = 256
 """Answers in waiting per connection; clients keep a handful of requests in flight."""
 TURN_MAX: Final = 64
 """Requests of one connection that are handled before others have their turn: a few milliseconds."""
+TURN_S: Final = 0.005
+"""So long at most, if they take longer."""
 TLS_RECORD: Final = 0x1603
 """How a TLS connection begins, where a frame has its length."""
 
@@ -95,6 +98,9 @@ class Connection(asyncio.BufferedProtocol):
         self._stopping = False
         self._is_due = False
         self._starved = False
+        self._held_by: Deferred | None = None
+        # Where requests are not divided, as in a simulation, the clock on the wall decides nothing.
+        self._turn_s = TURN_S if node.large_requests is not None else float("inf")
         self._frame_began_at = 0.0
         self._fd = -1
         self._door = door
@@ -221,11 +227,12 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the whole frames in the buffer, as long as there is room for the answers and nobody else's turn."""
         self._is_due = False
         left_of_turn = TURN_MAX
+        turn_ends_at = perf_counter() + self._turn_s
         while self._transport is not None and not self._transport.is_closing():
             if self._write_paused or self._stopping or len(self._waiting) >= PENDING_MAX or self._is_held:
                 self._pause_reading()
                 return
-            if left_of_turn == 0:
+            if left_of_turn == 0 or perf_counter() > turn_ends_at:
                 self._pause_reading()
                 self._serve_soon()
                 return
@@ -250,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_held(self) -> bool:
-        return self._admission is not None and self._admission.is_busy
+        return self._held_by is not None or (self._admission is not None and self._admission.is_busy)
 
     def _next_frame(self) -> memoryview | None:
         start = self._start
@@ -311,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def give_back(self) -> None:
         """Called in the middle of other connections' requests, never of ours."""
-        if self._filled == self._start and self._memory is not None:
+        if self._filled == self._start and self._memory is not None and self._held_by is None:
             self._buffer = bytearray(self._usual_size)
             self._view = memoryview(self._buffer)
             self._start = self._filled = 0
@@ -357,8 +364,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
             return
         except MalformedMessage as error:
-            complain("protocol", "Closed a connection that does not speak Kafka's protocol: %s", error)
-            self.close()
+            self._refuse(error)
             return
         except Exception:
             logger.exception("A request failed in an unexpected way; its connection is closed.")
@@ -373,13 +379,29 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._send(header, answer)
             return
+        if answer.holds:
+            self._held_by = answer
+            answer.on_release = self._released
         slot = _Slot(header, answer)
         self._waiting.append(slot)
         answer.when_done(partial(self._settled, header.api_key, began, answer))
 
     def _settled(self, api_key: int, began: float, answer: Deferred) -> None:
         self._node.meters.request(api_key, perf_counter() - began - answer.parked_s)
+        if answer is self._held_by:
+            self._held_by = None
+        if answer.error is not None:
+            self._refuse(answer.error)
+            return
         self._send_settled()
+
+    def _released(self) -> None:
+        self._held_by = None
+        self._serve_soon()
+
+    def _refuse(self, error: MalformedMessage) -> None:
+        complain("protocol", "Closed a connection that does not speak Kafka's protocol: %s", error)
+        self.close()
 
     def _send_settled(self) -> None:
         """Send the answers that are there and whose turn it is, as long as the client takes them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from onceflow.errors import MalformedMessage
 from onceflow.wire.schema import Message
 
 __all__ = ["Answer", "Deferred"]
@@ -20,11 +21,17 @@ class Answer(NamedTuple):
 class Deferred:
     """An answer that comes later. Lighter than a Future: one listener, called at once, on the loop's own thread."""
 
-    __slots__ = ("_listener", "is_done", "on_cancel", "on_hurry", "parked_s", "result")
+    __slots__ = ("_listener", "error", "holds", "is_done", "on_cancel", "on_hurry", "on_release", "parked_s", "result")
 
     def __init__(self) -> None:
         self.is_done = False
         self.result: Answer | None = None
+        self.error: MalformedMessage | None = None
+        """Why there will be no answer: the request broke the protocol, as was found out later."""
+        self.holds = False
+        """Whether the next request of the connection has to wait, and the frame of this one stays as it is."""
+        self.on_release: Callable[[], None] | None = None
+        """Called when it does not hold any more, and is not done."""
         self.parked_s = 0.0
         """How long it waited because its client asked for that (a long poll): no latency of ours."""
         self._listener: Callable[[], None] | None = None
@@ -37,9 +44,34 @@ class Deferred:
         if self.is_done:
             return
         self.is_done = True
+        self.holds = False
         self.result = answer
         if self._listener is not None:
             self._listener()
+
+    def fail(self, error: MalformedMessage) -> None:
+        """There is no answer: the connection is to be closed."""
+        if not self.is_done:
+            self.error = error
+            self.resolve(None)
+
+    def follow(self, other: Deferred) -> None:
+        """Come to whatever the other one comes to."""
+        if other.is_done:
+            self._take_over(other)
+            return
+        self.on_cancel, self.on_hurry = other.cancel, other.on_hurry
+        other.when_done(lambda: self._take_over(other))
+        self.holds = False
+        if self.on_release is not None:
+            self.on_release()
+
+    def _take_over(self, other: Deferred) -> None:
+        self.parked_s = other.parked_s
+        if other.error is not None:
+            self.fail(other.error)
+        else:
+            self.resolve(other.result)
 
     def when_done(self, listener: Callable[[], None]) -> None:
         self._listener = listener

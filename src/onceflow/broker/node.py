@@ -20,6 +20,7 @@ from onceflow.broker.access import Authorizer
 from onceflow.broker.acls import Acls
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.groups import Groups
+from onceflow.broker.large_requests import LargeRequests
 from onceflow.broker.partition import Partition
 from onceflow.broker.topics import INTERNAL_TOPICS, Topic, Topics
 from onceflow.broker.transactions import Transactions
@@ -81,6 +82,8 @@ class Node:
         self.cleaner_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cleaner")
         self.cleaner = Cleaner(files, pace=Pace(CLEANER_WORK_S, CLEANER_REST_S))
         self.group_commit: GroupCommit | None = None
+        self.large_requests: LargeRequests | None = None
+        """What divides them; without one, each is done at once."""
         self.call_later: Callable[[float, Callable[[], None]], object] = _no_loop
         self.groups = Groups(self)
         self.transactions = Transactions(self)
@@ -208,6 +211,8 @@ class Node:
         self.cleaner.pace.stop()
         self.cleaner_thread.shutdown(wait=True)
         self.cleaner.close_retired()
+        if self.large_requests is not None:
+            self.large_requests.close()
         self.disk_thread.shutdown(wait=True)
         # Most of it is waiting for the disk, which serves many at once.
         with ThreadPoolExecutor(max_workers=CLOSING_THREADS, thread_name_prefix="closing") as threads:

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from onceflow.broker.admission import PasswordChecks
 from onceflow.broker.connection import Connection
 from onceflow.broker.doors import Door, Doorkeeper, limits_by_address
+from onceflow.broker.large_requests import LargeRequests
 from onceflow.broker.listeners import Listener, advertised, bind
 from onceflow.broker.node import Node
 from onceflow.broker.request_memory import RequestMemory
@@ -85,6 +86,7 @@ async def serve(
         try:
             node = Node(files or RealFileSystem(), directory, config, SystemClock())
             node.attach(loop)
+            node.large_requests = LargeRequests(loop)
             first = doors[0]
             node.host, node.port = first.door.address or (first.listener.host, first.listener.port)
             try:

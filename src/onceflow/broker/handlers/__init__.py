@@ -5,7 +5,9 @@ card: versions, behaviour, KIPs, what is left out. It has one function:
 
     handle(node: Node, context: Context, request: SomeRequest) -> SomeResponse | Deferred | None
 
-None means that the protocol wants no answer (Produce with acks=0). A module on the hot path may have, besides,
+None means that the protocol wants no answer (Produce with acks=0). One that goes through a list is a generator, which
+yields after each element and returns the same in the end: `large_requests` says why. A module on the hot path may have,
+besides,
 
     handle_frame(node, context, frame, body_at) -> Answer | Deferred | None
 
@@ -16,9 +18,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onceflow.broker.deferred import Answer, Deferred
+from onceflow.broker.large_requests import DECODED_AT_ONCE_MAX, FRAME_MAX, run_at_once
 from onceflow.errors import MalformedMessage
 from onceflow.monitor.meters import Reader
 from onceflow.wire.codec import RequestHeader, decode_from
@@ -31,10 +36,16 @@ if TYPE_CHECKING:
 __all__ = ["ANONYMOUS", "APIS", "Api", "Context", "Peer", "answer"]
 
 
+ELEMENTS_MAX: Final = 100_000
+"""Ten times what clients of a large cluster ask for at once."""
+
+
 class Api(NamedTuple):
     module: str
     min_version: int
     max_version: int
+    elements_max: int = ELEMENTS_MAX
+    """In all arrays of a request, and tagged fields, together."""
 
 
 APIS: Final[dict[int, Api]] = {
@@ -85,12 +96,8 @@ APIS: Final[dict[int, Api]] = {
     75: Api("k75_describe_topic_partitions", 0, 0),
 }
 
+PRODUCE: Final = 0
 API_VERSIONS: Final = 18
-UNUSUAL_SIZE: Final = 8 * 1024 * 1024
-"""Only Produce carries data. Any other request this large is hostile, and decoding it would hold up everybody for
-seconds."""
-
-
 ANONYMOUS: Final = "User:ANONYMOUS"
 """Who has not proven who it is, as Kafka calls it."""
 
@@ -124,17 +131,28 @@ _loaded: Final[dict[int, Handler]] = {}
 
 def _load(api_key: int) -> Handler:
     module = importlib.import_module(f"{__name__}.{APIS[api_key].module}")
-    _loaded[api_key] = getattr(module, "handle_frame", None) or _decoding(module.handle, request_class(api_key))
+    _loaded[api_key] = getattr(module, "handle_frame", None) or _decoding(
+        module.handle, request_class(api_key), APIS[api_key].elements_max
+    )
     return _loaded[api_key]
 
 
-def _decoding(handle: Callable[[Node, Context, Any], Any], cls: type[Message]) -> Handler:
+def _decoding(handle: Callable[[Node, Context, Any], Any], cls: type[Message], elements_max: int) -> Handler:
     def handle_frame(node: Node, context: Context, frame: memoryview, body_at: int) -> Answer | Deferred | None:
-        if len(frame) > UNUSUAL_SIZE:
-            raise MalformedMessage(f"A {cls.__name__} of {len(frame)} bytes is larger than any that makes sense.")
-        # Bytes behind the body are ignored, as Kafka ignores them: librdkafka sends some after Metadata.
-        request, _ = decode_from(cls, context.version, frame, body_at)
-        result = handle(node, context, request)
+        version = context.version
+
+        def decode() -> Message:
+            # Bytes behind the body are ignored, as Kafka ignores them: librdkafka sends some after Metadata.
+            return decode_from(cls, version, frame, body_at, elements_max)[0]
+
+        large = node.large_requests
+        if large is not None and len(frame) > DECODED_AT_ONCE_MAX:
+            return large.decode(decode, partial(handle, node, context), version)
+        result = handle(node, context, decode())
+        if isinstance(result, GeneratorType):
+            if large is not None:
+                return large.run(result, version)
+            result = run_at_once(result)
         return result if result is None or isinstance(result, Deferred) else Answer(result)
 
     return handle_frame
@@ -154,5 +172,7 @@ def answer(
 
             return Answer(k18_api_versions.unsupported_version(), 0)
         raise MalformedMessage(f"Version {version} of api key {header.api_key} is not served here.")
+    if len(frame) > FRAME_MAX and header.api_key != PRODUCE:
+        raise MalformedMessage(f"A request of api key {header.api_key} with {len(frame)} bytes; {FRAME_MAX} at most.")
     handler = _loaded.get(header.api_key) or _load(header.api_key)
     return handler(node, Context(version, header.client_id, peer, reader), frame, header.body_at)

@@ -1,0 +1,156 @@
+"""Requests that take more than a moment, in steps, so that nobody has to wait for them but who sent them.
+
+One thread serves everybody. So what a request may cost is bounded before the work is done, here and in the table
+`handlers.APIS`, and what is allowed and still long is divided:
+
+- **Decoding.** A frame has at most `FRAME_MAX` bytes (only Produce carries data and may have more), and its arrays
+  and tagged fields at most `Api.elements_max` elements, all together; more is refused before anything is made of it.
+  A frame of more than `DECODED_AT_ONCE_MAX` bytes is decoded in a thread: nobody else has the message yet.
+- **Handling.** A handler that goes through a list is a generator: `yield` after each element says that others may
+  have their turn, and `yield n` that n elements were put into the answer. It runs for `STEP_S`, which is nearly
+  always enough, and then the loop serves everybody else before the next step. What it looks at may change in between,
+  so every element is looked up for itself. Of an answer with more than `ANSWER_ELEMENTS_MAX` elements nothing is sent.
+- **Encoding.** What took more than one step is encoded in the thread: nobody else knows the answer yet.
+- **Waiting.** `ACTIVE_MAX` requests are worked on at a time. The others wait where they were received, in memory that
+  is accounted for (`request_memory`), and their connections are not served meanwhile.
+
+A request that breaks a limit costs its connection, as every other malformed one does; what was done before is done.
+Where nothing is attached (tests, simulations), everything is done at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from time import perf_counter
+from types import GeneratorType
+from typing import Any, Final, TypeAlias, TypeVar
+
+from onceflow.broker.deferred import Answer, Deferred
+from onceflow.errors import MalformedMessage
+from onceflow.wire.codec import encode
+from onceflow.wire.schema import Message
+
+__all__ = ["ANSWER_ELEMENTS_MAX", "FRAME_MAX", "LargeRequests", "Result", "Steps", "run_at_once"]
+
+logger = logging.getLogger(__name__)
+
+FRAME_MAX: Final = 8 * 1024 * 1024
+"""Bytes of a request without records. Kafka's largest honest ones name some ten thousand partitions."""
+DECODED_AT_ONCE_MAX: Final = 16 * 1024
+"""Bytes of a frame. At most as many elements: ten milliseconds or so."""
+ANSWER_ELEMENTS_MAX: Final = 500_000
+"""Some hundred megabytes of objects. All settings of four thousand topics, or three million partitions."""
+STEP_S: Final = 0.004
+ACTIVE_MAX: Final = 2
+
+Result: TypeAlias = Message | Deferred | None
+Steps: TypeAlias = Generator[int | None, None, Result]
+
+T = TypeVar("T")
+
+
+def run_at_once(steps: Steps) -> Result:
+    """All steps, without a pause."""
+    return _Run(steps).go_on(float("inf"))[1]
+
+
+class _Run:
+    """A handler on its way, and how much it has put into its answer."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._elements = 0
+
+    def go_on(self, seconds: float) -> tuple[bool, Result]:
+        """Whether it has come to its end in this time, and what it gave back then."""
+        steps = self._steps
+        until = perf_counter() + seconds
+        while True:
+            try:
+                made = next(steps)
+            except StopIteration as end:
+                return True, end.value
+            self._elements += 1 if made is None else made
+            if self._elements > ANSWER_ELEMENTS_MAX:
+                steps.close()
+                raise MalformedMessage(
+                    f"A request asks for more than {ANSWER_ELEMENTS_MAX} elements in its answer; ask for fewer at once."
+                )
+            if perf_counter() >= until:
+                return False, None
+
+
+class LargeRequests:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-requests")
+        self._active = asyncio.Semaphore(ACTIVE_MAX)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def decode(self, decode: Callable[[], T], handle: Callable[[T], Any], version: int) -> Deferred:
+        """Have a request decoded in the thread, then handled. The frame must stay as it is until that is released."""
+        return self._start(partial(self._decoded, decode, handle), version)
+
+    def run(self, steps: Steps, version: int) -> Answer | Deferred | None:
+        """Have the steps of a handler done: at once if they are short."""
+        run = _Run(steps)
+        is_done, result = run.go_on(STEP_S)
+        if is_done:
+            return Answer(result) if isinstance(result, Message) else result
+        return self._start(partial(self._finished, run), version)
+
+    def _start(self, work: Callable[[], Awaitable[Result]], version: int) -> Deferred:
+        deferred = Deferred()
+        deferred.holds = True
+        task = self._loop.create_task(self._serve(work, version, deferred))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+        def cancel() -> None:
+            task.cancel()
+
+        deferred.on_cancel = cancel
+        return deferred
+
+    async def _serve(self, work: Callable[[], Awaitable[Result]], version: int, deferred: Deferred) -> None:
+        try:
+            async with self._active:
+                result = await work()
+                answer = await self._encoded(result, version) if isinstance(result, Message) else result
+        except MalformedMessage as error:
+            deferred.fail(error)
+        except Exception:
+            logger.exception("A request failed in an unexpected way; its connection is closed.")
+            deferred.fail(MalformedMessage("It failed in an unexpected way."))
+        else:
+            if isinstance(answer, Deferred):
+                deferred.follow(answer)
+            else:
+                deferred.resolve(answer)
+
+    async def _decoded(self, decode: Callable[[], T], handle: Callable[[T], Any]) -> Result:
+        request = await self._loop.run_in_executor(self._thread, decode)
+        result = handle(request)
+        del request
+        if isinstance(result, GeneratorType):
+            return await self._finished(_Run(result))
+        return result  # type: ignore[no-any-return]
+
+    async def _finished(self, run: _Run) -> Result:
+        while True:
+            is_done, result = run.go_on(STEP_S)
+            if is_done:
+                return result
+            await asyncio.sleep(0)
+
+    async def _encoded(self, message: Message, version: int) -> Answer:
+        return Answer(await self._loop.run_in_executor(self._thread, encode, message, version), version)
