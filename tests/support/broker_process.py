@@ -30,8 +30,8 @@ START_S = 60.0
 STOP_S = 30.0
 
 
-def broker_command(data: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "onceflow", "broker", "--data", str(data), *options]
+def broker_command(data: Path, *options: str, module: str = "onceflow") -> list[str]:
+    return [sys.executable, "-m", module, "broker", "--data", str(data), *options]
 
 
 def run_broker_command(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -51,7 +51,9 @@ class BrokerProcess:
         environment: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
         log_level: str = "warning",
+        module: str = "onceflow",
     ) -> None:
+        """`module` is what is run: `onceflow`, or what runs that with something added."""
         self.data = data
         self.seen_data = data
         """Where we see the data, if the broker lives in another mount namespace."""
@@ -60,6 +62,7 @@ class BrokerProcess:
         self._environment = {**os.environ, **(environment or {})}
         self._prefix = list(prefix)
         self._log_level = log_level
+        self._module = module
         self._stderr = data.with_name(data.name + ".stderr")
         self._process: subprocess.Popen[str] | None = None
         self._reserved = ReservedPort()
@@ -95,7 +98,7 @@ class BrokerProcess:
             options += ["--set", f"{name}={value}"]
         with open(self._stderr, "a") as stderr:
             self._process = subprocess.Popen(
-                [*self._prefix, *broker_command(self.data, *options)],
+                [*self._prefix, *broker_command(self.data, *options, module=self._module)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -158,6 +161,16 @@ class BrokerProcess:
     @property
     def memory_bytes(self) -> int:
         return int(psutil.Process(self.pid).memory_info().rss)
+
+    @property
+    def memory_peak_bytes(self) -> int:
+        """The most that it has had at a time, since it began or `forget_memory_peak`."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+        return int(line.split()[1]) * 1024
+
+    def forget_memory_peak(self) -> None:
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     @property
     def open_files(self) -> int:
