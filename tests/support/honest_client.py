@@ -77,9 +77,9 @@ class HonestClient:
                 self._news.wait(left)
 
     def waits_s(self, since: float) -> list[float]:
-        """How long it waited for what it asked since then (`time.monotonic`), in order of length."""
+        """How long it waited for what was answered since then (`time.monotonic`), in order of length."""
         with self._news:
-            return sorted(took for when, took in self._waits if when >= since)
+            return sorted(took for when, took in self._waits if when + took >= since)
 
 
 def _main(bootstrap: str) -> None:

@@ -28,11 +28,13 @@ from onceflow.wire.messages import request_class
 from onceflow.wire.primitives import varint
 from onceflow.wire.schema import Field, Message, in_range
 
-__all__ = ["SIZES", "WORST", "Frame", "World", "worst_frames"]
+__all__ = ["SIZES", "WIDE", "WORST", "Frame", "World", "worst_frames"]
 
 SIZES: Final = {"1 KB": 1 << 10, "64 KB": 1 << 16, "1 MB": 1 << 20, "8 MB": 8 << 20}
 WORST: Final = "worst"
 """The name of everything that exists: a topic, a group, a transactional id."""
+WIDE: Final = "wide"
+"""A topic with many partitions."""
 STRING_MAX: Final = 32_767
 TAGS_MAX: Final = 1_000
 ROOM: Final = 256
@@ -77,10 +79,8 @@ class Frame(NamedTuple):
 class World:
     """What there is on the broker."""
 
-    topic_id: UUID = field(default=UUID(int=1))
+    topic_ids: dict[str, UUID] = field(default_factory=dict)
     batch: bytes = b""
-    producer_id: int = 0
-    producer_epoch: int = 0
     numbers: dict[str, int] = field(default_factory=dict)
 
 
@@ -180,6 +180,7 @@ class _Maker:
             "the smallest": plain,
             "what exists": self.existing,
             "what exists, without more": replace(self.existing, inner=0),
+            "what is wide": replace(self.existing, name=WIDE.encode()),
             "what exists, with nulls": replace(self.existing, nulls=True),
         }
 
@@ -345,7 +346,7 @@ class _Maker:
 
     def _one(self, kind: str, entry: Field, style: _Style) -> bytes:
         if kind == "uuid":
-            return style.world.topic_id.bytes if style.means_something else bytes(16)
+            return style.world.topic_ids.get(style.name.decode(), UUID(int=0)).bytes
         if kind in NUMBERS:
             value = MEANINGS.get(entry.name, 0) if style.means_something else 0
             value = style.world.numbers.get(entry.name, value) if style.means_something else value
