@@ -55,23 +55,11 @@ class Deferred:
             self.error = error
             self.resolve(None)
 
-    def follow(self, other: Deferred) -> None:
-        """Come to whatever the other one comes to."""
-        if other.is_done:
-            self._take_over(other)
-            return
-        self.on_cancel, self.on_hurry = other.cancel, other.on_hurry
-        other.when_done(lambda: self._take_over(other))
+    def release(self) -> None:
+        """The connection's next request does not have to wait any more, though there is no answer yet."""
         self.holds = False
-        if self.on_release is not None:
+        if self.on_release is not None and not self.is_done:
             self.on_release()
-
-    def _take_over(self, other: Deferred) -> None:
-        self.parked_s = other.parked_s
-        if other.error is not None:
-            self.fail(other.error)
-        else:
-            self.resolve(other.result)
 
     def when_done(self, listener: Callable[[], None]) -> None:
         self._listener = listener

@@ -6,8 +6,8 @@ One thread serves everybody. So what a request may cost is bounded before the wo
 - **Decoding.** A frame has at most `FRAME_MAX` bytes (only Produce carries data and may have more), and its arrays
   and tagged fields at most `Api.elements_max` elements, all together; more is refused before anything is made of it.
   A frame of more than `DECODED_AT_ONCE_MAX` bytes is decoded in a thread: nobody else has the message yet.
-- **Handling.** A handler that goes through a list is a generator: `yield` after each element says that others may
-  have their turn, and `yield n` that n elements were put into the answer. It runs for `STEP_S`, which is nearly
+- **Handling.** A handler that goes through a list is a generator: `yield n` says that others may have their turn, and
+  that n elements were put into the answer. It runs for `STEP_S`, which is nearly
   always enough, and then the loop serves everybody else before the next step. What it looks at may change in between,
   so every element is looked up for itself. Of an answer with more than `ANSWER_ELEMENTS_MAX` elements nothing is sent.
 - **Encoding.** What took more than one step is encoded in the thread: nobody else knows the answer yet.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
@@ -34,7 +34,7 @@ from onceflow.errors import MalformedMessage
 from onceflow.wire.codec import encode
 from onceflow.wire.schema import Message
 
-__all__ = ["ANSWER_ELEMENTS_MAX", "FRAME_MAX", "LargeRequests", "Result", "Steps", "run_at_once"]
+__all__ = ["ANSWER_ELEMENTS_MAX", "FRAME_MAX", "LargeRequests", "Result", "Steps", "in_steps", "run_at_once"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +48,19 @@ STEP_S: Final = 0.004
 ACTIVE_MAX: Final = 2
 
 Result: TypeAlias = Message | Deferred | None
-Steps: TypeAlias = Generator[int | None, None, Result]
+Steps: TypeAlias = Generator[int, None, Result]
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+
+def in_steps(items: Iterable[T], make: Callable[[T], R]) -> Generator[int, None, list[R]]:
+    """What is made of each item, one of the answer's elements each."""
+    made = []
+    for item in items:
+        made.append(make(item))
+        yield 1
+    return made
 
 
 def run_at_once(steps: Steps) -> Result:
@@ -74,7 +84,7 @@ class _Run:
                 made = next(steps)
             except StopIteration as end:
                 return True, end.value
-            self._elements += 1 if made is None else made
+            self._elements += made
             if self._elements > ANSWER_ELEMENTS_MAX:
                 steps.close()
                 raise MalformedMessage(
@@ -126,16 +136,39 @@ class LargeRequests:
             async with self._active:
                 result = await work()
                 answer = await self._encoded(result, version) if isinstance(result, Message) else result
+            if isinstance(answer, Deferred):
+                answer = await self._settled(answer, version, deferred)
         except MalformedMessage as error:
             deferred.fail(error)
         except Exception:
             logger.exception("A request failed in an unexpected way; its connection is closed.")
             deferred.fail(MalformedMessage("It failed in an unexpected way."))
         else:
-            if isinstance(answer, Deferred):
-                deferred.follow(answer)
-            else:
-                deferred.resolve(answer)
+            deferred.resolve(answer)
+
+    async def _settled(self, awaited: Deferred, version: int, deferred: Deferred) -> Answer | None:
+        """What a handler has promised. Nothing is done until then, so the connection's next requests need not wait."""
+        deferred.on_hurry = awaited.on_hurry
+        deferred.release()
+        settled = self._loop.create_future()
+
+        def wake() -> None:
+            if not settled.done():  # the client may have gone in this very moment
+                settled.set_result(None)
+
+        awaited.when_done(wake)
+        try:
+            await settled
+        except asyncio.CancelledError:
+            awaited.cancel()
+            raise
+        deferred.parked_s = awaited.parked_s
+        if awaited.error is not None:
+            raise awaited.error
+        answer = awaited.result
+        if answer is None or not isinstance(answer.message, Message):
+            return answer
+        return await self._encoded(answer.message, version if answer.version is None else answer.version)
 
     async def _decoded(self, decode: Callable[[], T], handle: Callable[[T], Any]) -> Result:
         request = await self._loop.run_in_executor(self._thread, decode)

@@ -69,7 +69,7 @@ APIS: Final[dict[int, Api]] = {
     21: Api("k21_delete_records", 0, 2),
     22: Api("k22_init_producer_id", 0, 5),
     23: Api("k23_offset_for_leader_epoch", 2, 4),
-    24: Api("k24_add_partitions_to_txn", 0, 5),
+    24: Api("k24_add_partitions_to_txn", 0, 5, elements_max=20_000),
     25: Api("k25_add_offsets_to_txn", 0, 4),
     26: Api("k26_end_txn", 0, 5),
     27: Api("k27_write_txn_markers", 1, 2),

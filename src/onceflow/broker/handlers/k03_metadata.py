@@ -10,8 +10,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+from uuid import UUID
+
 from onceflow.broker.access import check, cluster_operations, is_visible, may_on_cluster, operations_of, refusal
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
@@ -19,25 +24,25 @@ from onceflow.log.partition import LEADER_EPOCH
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.metadata import (
     MetadataRequest,
-    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
 
+DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-def handle(node: Node, context: Context, request: MetadataRequest) -> MetadataResponse:
-    wants_all = request.topics is None or (context.version == 0 and not request.topics)
-    if wants_all:
-        visible = [topic for topic in node.topics if is_visible(node, context, Resource.TOPIC, topic.name)]
-        topics = [_describe(node, topic) for topic in visible]
-    else:
-        topics = [_find(node, context, asked, request.allow_auto_topic_creation) for asked in request.topics or ()]
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            if topic.name is not None and topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                topic.topic_authorized_operations = operations_of(node, context, Resource.TOPIC, topic.name)
+
+def handle(node: Node, context: Context, request: MetadataRequest) -> Steps:
+    topics = []
+    for topic in _topics(node, context, request):
+        if topic is None:
+            yield 0
+            continue
+        if request.include_topic_authorized_operations and topic.name is not None and topic.error_code != DENIED:
+            topic.topic_authorized_operations = operations_of(node, context, Resource.TOPIC, topic.name)
+        topics.append(topic)
+        yield 1 + len(topic.partitions)
     host, port = context.peer.address or (node.host, node.port)
     response = MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=node.node_id, host=host, port=port)],
@@ -50,25 +55,38 @@ def handle(node: Node, context: Context, request: MetadataRequest) -> MetadataRe
     return response
 
 
-def _find(node: Node, context: Context, asked: MetadataRequestTopic, may_create: bool) -> MetadataResponseTopic:
-    if asked.topic_id is not None or asked.name is None:
-        topic = node.topics.by_id(asked.topic_id)
+def _topics(node: Node, context: Context, request: MetadataRequest) -> Iterator[MetadataResponseTopic | None]:
+    """None for one of all that the client may not know of."""
+    if request.topics is None or (context.version == 0 and not request.topics):
+        for topic in tuple(node.topics):
+            yield _describe(node, topic) if is_visible(node, context, Resource.TOPIC, topic.name) else None
+        return
+    # Each once, however often it is named, as Kafka does.
+    for name, topic_id in dict.fromkeys((asked.name, asked.topic_id) for asked in request.topics):
+        yield _find(node, context, name, topic_id, request.allow_auto_topic_creation)
+
+
+def _find(
+    node: Node, context: Context, name: str | None, topic_id: UUID | None, may_create: bool
+) -> MetadataResponseTopic:
+    if topic_id is not None or name is None:
+        topic = node.topics.by_id(topic_id)
         if topic is None:
-            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=asked.topic_id)
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=topic_id)
         denied = refusal(node, context, Operation.DESCRIBE, Resource.TOPIC, topic.name)
         if denied:
-            return MetadataResponseTopic(error_code=denied, topic_id=asked.topic_id, name=None)
+            return MetadataResponseTopic(error_code=denied, topic_id=topic_id, name=None)
         return _describe(node, topic)
     try:
-        check(node, context, Operation.DESCRIBE, Resource.TOPIC, asked.name)
-        topic = node.topics.get(asked.name)
+        check(node, context, Operation.DESCRIBE, Resource.TOPIC, name)
+        topic = node.topics.get(name)
         if topic is None:
-            topic = _create(node, context, asked.name) if may_create else node.topics.named(asked.name)
+            topic = _create(node, context, name) if may_create else node.topics.named(name)
         return _describe(node, topic)
     except ProtocolError as error:
-        return MetadataResponseTopic(error_code=error.code, name=asked.name)
+        return MetadataResponseTopic(error_code=error.code, name=name)
     except StorageError:
-        return MetadataResponseTopic(error_code=ErrorCode.KAFKA_STORAGE_ERROR, name=asked.name)
+        return MetadataResponseTopic(error_code=ErrorCode.KAFKA_STORAGE_ERROR, name=name)
 
 
 def _create(node: Node, context: Context, name: str) -> Topic:

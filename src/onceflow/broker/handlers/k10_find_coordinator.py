@@ -10,6 +10,7 @@ from typing import Final
 
 from onceflow.broker.access import refusal
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
 from onceflow.wire.acls import Operation, Resource
@@ -19,15 +20,15 @@ RESOURCES: Final = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID}
 BATCHED_FROM_VERSION: Final = 4
 
 
-def handle(node: Node, context: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+def handle(node: Node, context: Context, request: FindCoordinatorRequest) -> Steps:
     if context.version < BATCHED_FROM_VERSION:
         found = _find(node, context, request.key_type, request.key)
         return FindCoordinatorResponse(
             error_code=found.error_code, node_id=found.node_id, host=found.host, port=found.port
         )
-    return FindCoordinatorResponse(
-        coordinators=[_find(node, context, request.key_type, key) for key in request.coordinator_keys]
-    )
+    keys = request.coordinator_keys
+    coordinators = yield from in_steps(keys, lambda key: _find(node, context, request.key_type, key))
+    return FindCoordinatorResponse(coordinators=coordinators)
 
 
 def _find(node: Node, context: Context, key_type: int, key: str) -> Coordinator:

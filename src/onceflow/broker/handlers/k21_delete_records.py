@@ -5,10 +5,12 @@ Offset -1 means everything up to the high watermark; beyond it is 1.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from onceflow.broker.access import refusal
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
@@ -24,17 +26,18 @@ from onceflow.wire.messages.delete_records import (
 HIGH_WATERMARK: Final = -1
 
 
-def handle(node: Node, context: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+def handle(node: Node, context: Context, request: DeleteRecordsRequest) -> Steps:
     topics = []
     for asked in request.topics:
         topic = node.topics.get(asked.name)
         denied = refusal(node, context, Operation.DELETE, Resource.TOPIC, asked.name)
-        results = [_delete(topic, entry, denied) for entry in asked.partitions]
+        results = yield from in_steps(asked.partitions, partial(_delete, topic, denied))
         topics.append(DeleteRecordsTopicResult(name=asked.name, partitions=results))
+        yield 1
     return DeleteRecordsResponse(topics=topics)
 
 
-def _delete(topic: Topic | None, entry: DeleteRecordsPartition, denied: ErrorCode) -> DeleteRecordsPartitionResult:
+def _delete(topic: Topic | None, denied: ErrorCode, entry: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=entry.partition_index, low_watermark=-1)
     try:
         if denied:

@@ -5,8 +5,11 @@ There is one leader and one epoch, 0, which ends at the high watermark. A newer 
 
 from __future__ import annotations
 
+from functools import partial
+
 from onceflow.broker.access import may_on_cluster, refusal
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode
@@ -21,19 +24,20 @@ from onceflow.wire.messages.offset_for_leader_epoch import (
 )
 
 
-def handle(node: Node, context: Context, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+def handle(node: Node, context: Context, request: OffsetForLeaderEpochRequest) -> Steps:
     topics = []
     for asked in request.topics:
         topic = node.topics.get(asked.topic)
         denied = ErrorCode.NONE
         if not may_on_cluster(node, context, Operation.CLUSTER_ACTION):
             denied = refusal(node, context, Operation.DESCRIBE, Resource.TOPIC, asked.topic)
-        results = [_end_of(topic, entry, denied) for entry in asked.partitions]
+        results = yield from in_steps(asked.partitions, partial(_end_of, topic, denied))
         topics.append(OffsetForLeaderTopicResult(topic=asked.topic, partitions=results))
+        yield 1
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _end_of(topic: Topic | None, entry: OffsetForLeaderPartition, denied: ErrorCode) -> EpochEndOffset:
+def _end_of(topic: Topic | None, denied: ErrorCode, entry: OffsetForLeaderPartition) -> EpochEndOffset:
     result = EpochEndOffset(partition=entry.partition)
     if denied:
         result.error_code = denied

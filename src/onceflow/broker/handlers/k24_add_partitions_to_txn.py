@@ -16,6 +16,7 @@ from typing import Final
 from onceflow.broker.access import refusal
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
 from onceflow.txn.transaction import TopicPartition
@@ -35,7 +36,7 @@ BATCHED_FROM_VERSION: Final = 4
 Outcome = dict[TopicPartition, ErrorCode]
 
 
-def handle(node: Node, context: Context, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse | Deferred:
+def handle(node: Node, context: Context, request: AddPartitionsToTxnRequest) -> Steps:
     version = context.version
     if version >= BATCHED_FROM_VERSION:
         denied = refusal(node, context, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
@@ -43,15 +44,16 @@ def handle(node: Node, context: Context, request: AddPartitionsToTxnRequest) -> 
             return AddPartitionsToTxnResponse(error_code=denied)
     asked = request.transactions if version >= BATCHED_FROM_VERSION else [_single(request)]
     deferred = Deferred()
-    outcomes: dict[int, Outcome] = {}
+    results: dict[int, list[AddPartitionsToTxnTopicResult]] = {}
 
     def settle(at: int, outcome: Outcome) -> None:
-        outcomes[at] = outcome
-        if len(outcomes) == len(asked):
-            deferred.resolve(Answer(_response(asked, outcomes, version)))
+        results[at] = _by_topic(outcome)
+        if len(results) == len(asked):
+            deferred.resolve(Answer(_response(asked, results, version)))
 
     for at, transaction in enumerate(asked):
         _add(node, context, transaction, partial(settle, at))
+        yield 1 + sum(len(topic.partitions) for topic in transaction.topics)
     if not asked:
         deferred.resolve(Answer(AddPartitionsToTxnResponse()))
     return deferred
@@ -109,15 +111,13 @@ def _impossible(
 
 
 def _response(
-    asked: list[AddPartitionsToTxnTransaction], outcomes: dict[int, Outcome], version: int
+    asked: list[AddPartitionsToTxnTransaction], results: dict[int, list[AddPartitionsToTxnTopicResult]], version: int
 ) -> AddPartitionsToTxnResponse:
     if version < BATCHED_FROM_VERSION:
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(outcomes[0]))
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0])
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
-            AddPartitionsToTxnResult(
-                transactional_id=transaction.transactional_id, topic_results=_by_topic(outcomes[at])
-            )
+            AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results[at])
             for at, transaction in enumerate(asked)
         ]
     )

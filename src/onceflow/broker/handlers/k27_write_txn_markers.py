@@ -13,6 +13,7 @@ from typing import Final
 from onceflow.broker.access import may_on_cluster, refusal
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
 from onceflow.wire.acls import CLUSTER_NAME, Operation, Resource
@@ -29,7 +30,7 @@ from onceflow.wire.records import EndTxnMarker
 V2: Final = 2
 
 
-def handle(node: Node, context: Context, request: WriteTxnMarkersRequest) -> Deferred:
+def handle(node: Node, context: Context, request: WriteTxnMarkersRequest) -> Steps:
     outcome = _Outcome()
     denied = ErrorCode.NONE
     if not may_on_cluster(node, context, Operation.ALTER):
@@ -43,8 +44,11 @@ def handle(node: Node, context: Context, request: WriteTxnMarkersRequest) -> Def
                 results.append(result)
                 if not denied:
                     outcome.mark(node, marker, topic.name, result)
+                yield 1
             topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=results))
+            yield 1
         outcome.response.markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+        yield 1
     outcome.settle()
     return outcome.deferred
 

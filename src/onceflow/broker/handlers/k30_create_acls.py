@@ -6,26 +6,30 @@ there already is made with success. From the next request on, whoever sends it, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from onceflow.broker.access import check_cluster
 from onceflow.broker.acls import checked_acl
 from onceflow.broker.handlers import Context
 from onceflow.broker.handlers.k29_describe_acls import NO_AUTHORIZER
+from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.acls import Acl, Operation
 from onceflow.wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
 
-def handle(node: Node, context: Context, request: CreateAclsRequest) -> CreateAclsResponse:
+def handle(node: Node, context: Context, request: CreateAclsRequest) -> Steps:
+    outcomes: Sequence[Acl | ProtocolError]
     try:
         if node.authorizer is None:
             raise ProtocolError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
         check_cluster(node, context, Operation.ALTER)
-        outcomes = [_checked(asked) for asked in request.creations]
+        outcomes = yield from in_steps(request.creations, _checked)
         node.authorizer.acls.add(outcome for outcome in outcomes if isinstance(outcome, Acl))
     except ProtocolError as error:
-        return CreateAclsResponse(results=[_result(error) for _ in request.creations])
-    return CreateAclsResponse(results=[_result(outcome) for outcome in outcomes])
+        outcomes = [error] * len(request.creations)
+    return CreateAclsResponse(results=(yield from in_steps(outcomes, _result)))
 
 
 def _checked(asked: AclCreation) -> Acl | ProtocolError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from onceflow.broker.access import check_cluster
 from onceflow.broker.handlers import Context
 from onceflow.broker.handlers.k29_describe_acls import NO_AUTHORIZER, filter_of
+from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.acls import Acl, Operation, Pattern, Permission, Resource
@@ -21,17 +22,21 @@ from onceflow.wire.messages.delete_acls import (
 )
 
 
-def handle(node: Node, context: Context, request: DeleteAclsRequest) -> DeleteAclsResponse:
+def handle(node: Node, context: Context, request: DeleteAclsRequest) -> Steps:
+    outcomes: list[list[Acl] | ProtocolError] = []
     try:
         if node.authorizer is None:
             raise ProtocolError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
         check_cluster(node, context, Operation.ALTER)
         acls = node.authorizer.acls
-        outcomes = [_matching(node, asked) for asked in request.filters]
+        for asked in request.filters:
+            outcome = _matching(node, asked)
+            outcomes.append(outcome)
+            yield len(outcome) if isinstance(outcome, list) else 1
         acls.remove(acl for outcome in outcomes if isinstance(outcome, list) for acl in outcome)
     except ProtocolError as error:
-        return DeleteAclsResponse(filter_results=[_result(error) for _ in request.filters])
-    return DeleteAclsResponse(filter_results=[_result(outcome) for outcome in outcomes])
+        outcomes = [error] * len(request.filters)
+    return DeleteAclsResponse(filter_results=(yield from in_steps(outcomes, _result)))
 
 
 def _matching(node: Node, asked: DeleteAclsFilter) -> list[Acl] | ProtocolError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onceflow.broker.access import refusal
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.wire.acls import CLUSTER_NAME, Operation, Resource
 from onceflow.wire.messages.describe_log_dirs import (
@@ -15,7 +16,7 @@ from onceflow.wire.messages.describe_log_dirs import (
 )
 
 
-def handle(node: Node, context: Context, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+def handle(node: Node, context: Context, request: DescribeLogDirsRequest) -> Steps:
     denied = refusal(node, context, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
     if denied:
         return DescribeLogDirsResponse(error_code=denied)
@@ -23,7 +24,7 @@ def handle(node: Node, context: Context, request: DescribeLogDirsRequest) -> Des
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     topics = []
-    for topic in node.topics:
+    for topic in tuple(node.topics):
         partitions = [
             DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size)
             for partition in topic.partitions
@@ -31,6 +32,7 @@ def handle(node: Node, context: Context, request: DescribeLogDirsRequest) -> Des
         ]
         if partitions:
             topics.append(DescribeLogDirsTopic(name=topic.name, partitions=partitions))
+        yield len(partitions)
     total, usable = node.files.usage(node.directory)
     directory = DescribeLogDirsResult(
         log_dir=str(node.directory), topics=topics, total_bytes=total, usable_bytes=usable

@@ -6,6 +6,7 @@ from collections import Counter
 
 from onceflow.broker.access import check
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
 from onceflow.broker.topics import PARTITIONS_MAX
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
@@ -18,11 +19,12 @@ from onceflow.wire.messages.create_partitions import (
 )
 
 
-def handle(node: Node, context: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+def handle(node: Node, context: Context, request: CreatePartitionsRequest) -> Steps:
     times = Counter(asked.name for asked in request.topics)
-    return CreatePartitionsResponse(
-        results=[_grow(node, context, asked, request.validate_only, times[asked.name] > 1) for asked in request.topics]
+    results = yield from in_steps(
+        request.topics, lambda asked: _grow(node, context, asked, request.validate_only, times[asked.name] > 1)
     )
+    return CreatePartitionsResponse(results=results)
 
 
 def _grow(

@@ -10,6 +10,7 @@ from typing import Final
 
 from onceflow.broker.access import check_cluster
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.acls import Operation
@@ -25,15 +26,14 @@ TWICE: Final = "Cannot describe SCRAM credentials for the same user twice in a s
 MISSING: Final = "Attempt to describe a user credential that does not exist: "
 
 
-def handle(
-    node: Node, context: Context, request: DescribeUserScramCredentialsRequest
-) -> DescribeUserScramCredentialsResponse:
+def handle(node: Node, context: Context, request: DescribeUserScramCredentialsRequest) -> Steps:
     try:
         check_cluster(node, context, Operation.DESCRIBE)
     except ProtocolError as error:
         return DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message)
     asked = Counter(each.name for each in request.users or ()) or Counter(list(node.users))
-    return DescribeUserScramCredentialsResponse(results=[_describe(node, name, asked[name]) for name in asked])
+    results = yield from in_steps(asked, lambda name: _describe(node, name, asked[name]))
+    return DescribeUserScramCredentialsResponse(results=results)
 
 
 def _describe(node: Node, name: str, times: int) -> DescribeUserScramCredentialsResult:

@@ -14,6 +14,7 @@ from typing import Final
 from onceflow.broker.access import check_cluster
 from onceflow.broker.handlers import Context
 from onceflow.broker.handlers.k50_describe_user_scram_credentials import MECHANISM_NUMBERS
+from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
 from onceflow.broker.users import ITERATIONS_MAX, ITERATIONS_MIN, NAME_MAX, Change, Credential, Users
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
@@ -32,13 +33,14 @@ SALT_MAX: Final = 1024
 Outcome = Change | ProtocolError
 
 
-def handle(
-    node: Node, context: Context, request: AlterUserScramCredentialsRequest
-) -> AlterUserScramCredentialsResponse:
+def handle(node: Node, context: Context, request: AlterUserScramCredentialsRequest) -> Steps:
     outcomes: dict[str, Outcome] = {}
     try:
         check_cluster(node, context, Operation.ALTER)  # first: looking at what is asked takes time
-        outcomes = _outcomes(node.users, request)
+        times = Counter(each.name for each in _asked(request))
+        for asked in _asked(request):
+            outcomes[asked.name] = _judge(node.users, asked, times[asked.name])
+            yield 0
         changes = [each for each in outcomes.values() if isinstance(each, Change)]
         if changes:
             node.users.apply(changes)
@@ -46,13 +48,8 @@ def handle(
         outcomes = dict.fromkeys(outcomes, ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
     except ProtocolError as error:
         outcomes = dict.fromkeys((each.name for each in _asked(request)), error)
-    return AlterUserScramCredentialsResponse(results=[_result(user, outcome) for user, outcome in outcomes.items()])
-
-
-def _outcomes(users: Users, request: AlterUserScramCredentialsRequest) -> dict[str, Outcome]:
-    asked = _asked(request)
-    times = Counter(each.name for each in asked)
-    return {each.name: _judge(users, each, times[each.name]) for each in asked}
+    results = yield from in_steps(outcomes, lambda user: _result(user, outcomes[user]))
+    return AlterUserScramCredentialsResponse(results=results)
 
 
 def _asked(request: AlterUserScramCredentialsRequest) -> list[ScramCredentialDeletion | ScramCredentialUpsertion]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onceflow.broker.access import refusal
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode
@@ -17,13 +18,17 @@ from onceflow.wire.messages.describe_producers import (
 )
 
 
-def handle(node: Node, context: Context, request: DescribeProducersRequest) -> DescribeProducersResponse:
+def handle(node: Node, context: Context, request: DescribeProducersRequest) -> Steps:
     topics = []
     for asked in request.topics:
         topic = node.topics.get(asked.name)
         denied = refusal(node, context, Operation.READ, Resource.TOPIC, asked.name)
-        partitions = [_describe(topic, index, denied) for index in asked.partition_indexes]
+        partitions = []
+        for index in asked.partition_indexes:
+            partitions.append(_describe(topic, index, denied))
+            yield 1 + len(partitions[-1].active_producers)
         topics.append(TopicResponse(name=asked.name, partitions=partitions))
+        yield 1
     return DescribeProducersResponse(topics=topics)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from onceflow.broker.access import is_visible, refusal
-from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
 from onceflow.txn.states import State
@@ -17,11 +17,13 @@ from onceflow.wire.messages.describe_transactions import (
     TopicData,
     TransactionState,
 )
-from onceflow.wire.schema import Message
 
 
-def handle(node: Node, context: Context, request: DescribeTransactionsRequest) -> Message | Deferred:
-    found = [_describe(node, context, id) for id in request.transactional_ids]
+def handle(node: Node, context: Context, request: DescribeTransactionsRequest) -> Steps:
+    found = []
+    for id in request.transactional_ids:
+        found.append(_describe(node, context, id))
+        yield 1 + sum(len(topic.partitions) for topic in found[-1].topics)
     # What was read may have been decided a moment ago: nobody is told before it is on disk.
     return node.transactions.answer(
         DescribeTransactionsResponse(transaction_states=found),

@@ -11,6 +11,7 @@ from typing import Final
 
 from onceflow.broker.access import is_visible, may, operations_of
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
 from onceflow.log.partition import LEADER_EPOCH
@@ -26,7 +27,7 @@ from onceflow.wire.messages.describe_topic_partitions import (
 PAGE_MAX: Final = 2000
 
 
-def handle(node: Node, context: Context, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+def handle(node: Node, context: Context, request: DescribeTopicPartitionsRequest) -> Steps:
     start = request.cursor
     names, denied = _names(node, context, request)
     room = max(1, min(request.response_partition_limit, PAGE_MAX))
@@ -36,6 +37,7 @@ def handle(node: Node, context: Context, request: DescribeTopicPartitionsRequest
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             response.topics.append(DescribeTopicPartitionsResponseTopic(name=name, error_code=code))
+            yield 1
             continue
         first = start.partition_index if start is not None and start.topic_name == name else 0
         if room == 0:
@@ -52,6 +54,7 @@ def handle(node: Node, context: Context, request: DescribeTopicPartitionsRequest
                 partitions=[_describe(node, partition.index) for partition in shown],
             )
         )
+        yield 1 + len(shown)
         if first + len(shown) < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=first + len(shown))
             break
