@@ -2,7 +2,7 @@
 
 - A topic asked for by name that does not exist is created if client and `auto.create.topics.enable` allow it. Unlike
   Apache Kafka, which answers 5 and lets the client ask again, the new topic is in the answer: it exists before we
-  answer.
+  answer. One request creates `CREATED_MAX` at most; for the others the answer is Kafka's 5, and the client asks again.
 - Access: a topic that the client may not describe is 29, whether it exists or not, and left out of a list of all. Its
   name is not told to who asks by id.
 - No list means all topics (in v0 an empty list does). v10 and newer may ask by id (100 if there is none).
@@ -30,6 +30,7 @@ from onceflow.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
+CREATED_MAX: Final = 100
 DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -62,37 +63,51 @@ def _topics(node: Node, context: Context, request: MetadataRequest) -> Iterator[
             yield _describe(node, topic) if is_visible(node, context, Resource.TOPIC, topic.name) else None
         return
     # Each once, however often it is named, as Kafka does.
+    find = _Finder(node, context, request.allow_auto_topic_creation)
     for name, topic_id in dict.fromkeys((asked.name, asked.topic_id) for asked in request.topics):
-        yield _find(node, context, name, topic_id, request.allow_auto_topic_creation)
+        yield find(name, topic_id)
 
 
-def _find(
-    node: Node, context: Context, name: str | None, topic_id: UUID | None, may_create: bool
-) -> MetadataResponseTopic:
-    if topic_id is not None or name is None:
-        topic = node.topics.by_id(topic_id)
+class _Finder:
+    """Topics that are asked for, and made if that is allowed."""
+
+    def __init__(self, node: Node, context: Context, may_create: bool) -> None:
+        self._node = node
+        self._context = context
+        self._may_create = may_create and node.config["auto.create.topics.enable"]
+        self._left = CREATED_MAX
+
+    def __call__(self, name: str | None, topic_id: UUID | None) -> MetadataResponseTopic:
+        if topic_id is not None or name is None:
+            return self._by_id(topic_id)
+        try:
+            check(self._node, self._context, Operation.DESCRIBE, Resource.TOPIC, name)
+            topic = self._node.topics.get(name)
+            if topic is None:
+                topic = self._create(name) if self._may_create else self._node.topics.named(name)
+            return _describe(self._node, topic)
+        except ProtocolError as error:
+            return MetadataResponseTopic(error_code=error.code, name=name)
+        except StorageError:
+            return MetadataResponseTopic(error_code=ErrorCode.KAFKA_STORAGE_ERROR, name=name)
+
+    def _by_id(self, topic_id: UUID | None) -> MetadataResponseTopic:
+        topic = self._node.topics.by_id(topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=topic_id)
-        denied = refusal(node, context, Operation.DESCRIBE, Resource.TOPIC, topic.name)
+        denied = refusal(self._node, self._context, Operation.DESCRIBE, Resource.TOPIC, topic.name)
         if denied:
             return MetadataResponseTopic(error_code=denied, topic_id=topic_id, name=None)
-        return _describe(node, topic)
-    try:
-        check(node, context, Operation.DESCRIBE, Resource.TOPIC, name)
-        topic = node.topics.get(name)
-        if topic is None:
-            topic = _create(node, context, name) if may_create else node.topics.named(name)
-        return _describe(node, topic)
-    except ProtocolError as error:
-        return MetadataResponseTopic(error_code=error.code, name=name)
-    except StorageError:
-        return MetadataResponseTopic(error_code=ErrorCode.KAFKA_STORAGE_ERROR, name=name)
+        return _describe(self._node, topic)
 
-
-def _create(node: Node, context: Context, name: str) -> Topic:
-    if node.config["auto.create.topics.enable"] and not may_on_cluster(node, context, Operation.CREATE):
-        check(node, context, Operation.CREATE, Resource.TOPIC, name)
-    return node.auto_create(name)
+    def _create(self, name: str) -> Topic:
+        if not may_on_cluster(self._node, self._context, Operation.CREATE):
+            check(self._node, self._context, Operation.CREATE, Resource.TOPIC, name)
+        if self._left == 0:
+            raise ProtocolError(ErrorCode.LEADER_NOT_AVAILABLE)
+        topic = self._node.auto_create(name)
+        self._left -= 1
+        return topic
 
 
 def _describe(node: Node, topic: Topic) -> MetadataResponseTopic:
