@@ -10,7 +10,7 @@ Rules have no ids and no order: two that say the same are one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +43,9 @@ class Acls:
         return len(self._acls)
 
     def matching(self, wanted: AclFilter) -> list[Acl]:
+        only = wanted.only
+        if only is not None:
+            return [acl for acl in (only,) if acl in self._acls]
         return [acl for acl in self._acls if wanted.matches(acl)]
 
     def add(self, acls: Iterable[Acl]) -> None:
@@ -54,10 +57,9 @@ class Acls:
             )
         self._replace(wanted)
 
-    def remove(self, acls: Iterable[Acl]) -> None:
+    def remove(self, acls: Set[Acl]) -> None:
         """Raises `ProtocolError` with nothing changed."""
-        gone = set(acls)
-        self._replace({acl: None for acl in self._acls if acl not in gone})
+        self._replace({acl: None for acl in self._acls if acl not in acls})
 
     def _replace(self, wanted: dict[Acl, None]) -> None:
         if wanted.keys() == self._acls.keys():

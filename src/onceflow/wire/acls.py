@@ -134,6 +134,17 @@ class AclFilter(NamedTuple):
     operation: int = Operation.ANY
     permission: int = Permission.ANY
 
+    @property
+    def only(self) -> Acl | None:
+        """The one rule that can match, if nothing is left open."""
+        if self.name is None or self.principal is None or self.host is None:
+            return None
+        if self.pattern not in (Pattern.LITERAL, Pattern.PREFIXED):
+            return None
+        if Resource.ANY == self.resource or Operation.ANY == self.operation or Permission.ANY == self.permission:
+            return None
+        return Acl(*self)  # type: ignore[arg-type]  # codes are equal to the members that have them
+
     def matches(self, acl: Acl) -> bool:
         return (
             self.resource in (Resource.ANY, acl.resource)

@@ -36,7 +36,7 @@ def read(files: MemoryFileSystem) -> set[Acl]:
 def test_rules_are_there_after_a_restart(files: MemoryFileSystem) -> None:
     acls = Acls(files, DIRECTORY)
     acls.add([rule("a"), rule("b"), rule("a")])
-    acls.remove([rule("b"), rule("never there")])
+    acls.remove({rule("b"), rule("never there")})
     assert set(acls) == read(files) == {rule("a")}
 
 
@@ -60,7 +60,7 @@ def test_a_crash_at_any_step_leaves_the_old_rules_or_the_new_ones(files: MemoryF
             acls = Acls(disk, DIRECTORY)
             disk.steps_until_crash = step
             try:
-                acls.remove([rule("old")])
+                acls.remove({rule("old")})
                 acls.add([rule("new")])
             except SimulatedCrash:
                 outcomes.append(frozenset(read(disk.crash(random.Random(seed)))))

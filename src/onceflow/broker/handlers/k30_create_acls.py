@@ -6,8 +6,6 @@ there already is made with success. From the next request on, whoever sends it, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from onceflow.broker.access import check_cluster
 from onceflow.broker.acls import checked_acl
 from onceflow.broker.handlers import Context
@@ -20,13 +18,19 @@ from onceflow.wire.messages.create_acls import AclCreation, AclCreationResult, C
 
 
 def handle(node: Node, context: Context, request: CreateAclsRequest) -> Steps:
-    outcomes: Sequence[Acl | ProtocolError]
+    outcomes: list[Acl | ProtocolError] = []
     try:
         if node.authorizer is None:
             raise ProtocolError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
         check_cluster(node, context, Operation.ALTER)
-        outcomes = yield from in_steps(request.creations, _checked)
-        node.authorizer.acls.add(outcome for outcome in outcomes if isinstance(outcome, Acl))
+        rules: dict[Acl, None] = {}
+        for asked in request.creations:
+            outcome = _checked(asked)
+            outcomes.append(outcome)
+            if isinstance(outcome, Acl):
+                rules[outcome] = None
+            yield 1
+        node.authorizer.acls.add(rules)
     except ProtocolError as error:
         outcomes = [error] * len(request.creations)
     return CreateAclsResponse(results=(yield from in_steps(outcomes, _result)))

@@ -29,11 +29,14 @@ def handle(node: Node, context: Context, request: DeleteAclsRequest) -> Steps:
             raise ProtocolError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
         check_cluster(node, context, Operation.ALTER)
         acls = node.authorizer.acls
+        gone: set[Acl] = set()
         for asked in request.filters:
             outcome = _matching(node, asked)
             outcomes.append(outcome)
+            if isinstance(outcome, list):
+                gone.update(outcome)
             yield len(outcome) if isinstance(outcome, list) else 1
-        acls.remove(acl for outcome in outcomes if isinstance(outcome, list) for acl in outcome)
+        acls.remove(gone)
     except ProtocolError as error:
         outcomes = [error] * len(request.filters)
     return DeleteAclsResponse(filter_results=(yield from in_steps(outcomes, _result)))
