@@ -106,8 +106,9 @@ class LargeRequests:
             task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def decode(self, decode: Callable[[], T], handle: Callable[[T], Any], version: int) -> Deferred:
-        """Have a request decoded in the thread, then handled. The frame must stay as it is until that is released."""
+    def decode(self, decode: Callable[[], tuple[T, int]], handle: Callable[[T], Any], version: int) -> Deferred:
+        """Have a request decoded in the thread, as by `decode_from`, then handled. The frame must stay as it is until
+        that is released."""
         return self._start(partial(self._decoded, decode, handle), version)
 
     def run(self, steps: Steps, version: int) -> Answer | Deferred | None:
@@ -170,8 +171,8 @@ class LargeRequests:
             return answer
         return await self._encoded(answer.message, version if answer.version is None else answer.version)
 
-    async def _decoded(self, decode: Callable[[], T], handle: Callable[[T], Any]) -> Result:
-        request = await self._loop.run_in_executor(self._thread, decode)
+    async def _decoded(self, decode: Callable[[], tuple[T, int]], handle: Callable[[T], Any]) -> Result:
+        request, _ = await self._loop.run_in_executor(self._thread, decode)
         result = handle(request)
         del request
         if isinstance(result, GeneratorType):

@@ -141,7 +141,7 @@ class AclFilter(NamedTuple):
             return None
         if self.pattern not in (Pattern.LITERAL, Pattern.PREFIXED):
             return None
-        if Resource.ANY == self.resource or Operation.ANY == self.operation or Permission.ANY == self.permission:
+        if self.resource == Resource.ANY or self.operation == Operation.ANY or self.permission == Permission.ANY:
             return None
         return Acl(*self)  # type: ignore[arg-type]  # codes are equal to the members that have them
 

@@ -44,7 +44,6 @@ __all__ = [
 M = TypeVar("M", bound=Message)
 
 API_VERSIONS_KEY: Final = 18
-ELEMENTS_UNLIMITED: Final = 2**62
 
 _readers: Final[dict[tuple[type[Message], int], Reader]] = {}
 _counting_readers: Final[dict[tuple[type[Message], int], CountingReader]] = {}
@@ -62,12 +61,12 @@ def decode(cls: type[M], version: int, data: Buffer, at: int = 0) -> M:
 
 
 def decode_from(
-    cls: type[M], version: int, data: Buffer, at: int = 0, elements_max: int = ELEMENTS_UNLIMITED
+    cls: type[M], version: int, data: Buffer, at: int = 0, elements_max: int | None = None
 ) -> tuple[M, int]:
     """The message that begins at `at`, and where it ends. More than `elements_max` elements in its arrays, all
     together, are refused before they are read."""
     try:
-        if len(data) - at <= elements_max:  # an element has at least a byte
+        if elements_max is None or len(data) - at <= elements_max:  # an element has at least a byte
             reader = _readers.get((cls, version)) or _load_reader(cls, version)
             message, end = reader(data, at, len(data))
         else:

@@ -96,7 +96,6 @@ APIS: Final[dict[int, Api]] = {
     75: Api("k75_describe_topic_partitions", 0, 0),
 }
 
-PRODUCE: Final = 0
 API_VERSIONS: Final = 18
 ANONYMOUS: Final = "User:ANONYMOUS"
 """Who has not proven who it is, as Kafka calls it."""
@@ -138,20 +137,23 @@ def _load(api_key: int) -> Handler:
 
 
 def _decoding(handle: Callable[[Node, Context, Any], Any], cls: type[Message], elements_max: int) -> Handler:
+    too_small_to_count = min(DECODED_AT_ONCE_MAX, elements_max)  # an element has at least a byte
+
     def handle_frame(node: Node, context: Context, frame: memoryview, body_at: int) -> Answer | Deferred | None:
-        version = context.version
-
-        def decode() -> Message:
-            # Bytes behind the body are ignored, as Kafka ignores them: librdkafka sends some after Metadata.
-            return decode_from(cls, version, frame, body_at, elements_max)[0]
-
         large = node.large_requests
-        if large is not None and len(frame) > DECODED_AT_ONCE_MAX:
-            return large.decode(decode, partial(handle, node, context), version)
-        result = handle(node, context, decode())
-        if isinstance(result, GeneratorType):
+        # Bytes behind the body are ignored, as Kafka ignores them: librdkafka sends some after Metadata.
+        if len(frame) <= too_small_to_count:
+            result = handle(node, context, decode_from(cls, context.version, frame, body_at)[0])
+        elif len(frame) > FRAME_MAX:
+            raise MalformedMessage(f"A {cls.__name__} of {len(frame)} bytes; {FRAME_MAX} at most.")
+        else:
+            decode = partial(decode_from, cls, context.version, frame, body_at, elements_max)
             if large is not None:
-                return large.run(result, version)
+                return large.decode(decode, partial(handle, node, context), context.version)
+            result = handle(node, context, decode()[0])
+        if type(result) is GeneratorType:
+            if large is not None:
+                return large.run(result, context.version)
             result = run_at_once(result)
         return result if result is None or isinstance(result, Deferred) else Answer(result)
 
@@ -172,7 +174,5 @@ def answer(
 
             return Answer(k18_api_versions.unsupported_version(), 0)
         raise MalformedMessage(f"Version {version} of api key {header.api_key} is not served here.")
-    if len(frame) > FRAME_MAX and header.api_key != PRODUCE:
-        raise MalformedMessage(f"A request of api key {header.api_key} with {len(frame)} bytes; {FRAME_MAX} at most.")
     handler = _loaded.get(header.api_key) or _load(header.api_key)
     return handler(node, Context(version, header.client_id, peer, reader), frame, header.body_at)

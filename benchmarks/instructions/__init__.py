@@ -1,0 +1,1 @@
+"""How many instructions the broker needs for a request: the same number on a busy machine as on an idle one."""
