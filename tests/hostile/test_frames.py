@@ -17,11 +17,9 @@ from onceflow.broker.handlers import APIS
 from tests.support.effort import SOAK
 from tests.support.furnished import furnish
 from tests.support.honest_client import HonestClient
-from tests.support.worst_case import Cost, MeasuredBroker
+from tests.support.worst_case import MEMORY_MAX, TURN_MAX_S, Cost, MeasuredBroker
 from tests.support.worst_frames import SIZES, Frame, World, worst_frames
 
-TURN_MAX_S = 0.15
-MEMORY_MAX = 400 << 20
 WAIT_MAX_S = 0.25
 RECOVERY_S = 1.0
 SAMPLE = 8

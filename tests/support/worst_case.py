@@ -9,6 +9,9 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,8 +20,11 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.measured_broker import TURNS_FILE, longest_turn_s, reset_turns
 from tests.support.raw_client import RawClient
 
-__all__ = ["Cost", "MeasuredBroker"]
+__all__ = ["MEMORY_MAX", "TURN_MAX_S", "Cost", "MeasuredBroker"]
 
+TURN_MAX_S: Final = 0.15
+"""CPU time for which nobody else is served."""
+MEMORY_MAX: Final = 400 << 20
 PATIENCE_S: Final = 120.0
 
 
@@ -51,12 +57,17 @@ class MeasuredBroker(BrokerProcess):
 
     def cost_of(self, frame: bytes) -> Cost:
         """Of a frame without its length."""
+        return self.cost_of_all([frame])
+
+    def cost_of_all(self, frames: Sequence[bytes]) -> Cost:
+        """Of frames without their lengths, at the same time, each on a connection of its own."""
         with self.client() as after:
             after.ask(ApiVersionsRequest())
             reset_turns(self._turns)
             self.forget_memory_peak()
             began = time.monotonic()
-            answer_bytes = _sent(self.port, frame)
+            with ThreadPoolExecutor(len(frames)) as threads:
+                answer_bytes = sum(threads.map(partial(_sent, self.port), frames))
             took_s = time.monotonic() - began
             self._await_turns(after)
         return Cost(longest_turn_s(self._turns), self.memory_peak_bytes, took_s, answer_bytes)
