@@ -52,6 +52,30 @@ def test_an_api_versions_request_from_the_future_is_told_which_versions_there_ar
     assert (known.min_version, known.max_version) == (0, 4)
 
 
+@pytest.mark.parametrize("version", range(5))
+def test_features_are_told_as_each_version_takes_them(wire: Wire, version: int) -> None:
+    """Java clients of 3.3 to 3.7, which ask with v3, close the connection for a minimum of 0 (KAFKA-17492)."""
+    request = ApiVersionsRequest(client_software_name="raw", client_software_version="1")
+    answer = wire.ask(request, version=version)
+    ours = {"group.version", "transaction.version"}
+    supported = {each.name: each.min_version for each in answer.supported_features}
+    finalized = {each.name: (each.min_version_level, each.max_version_level) for each in answer.finalized_features}
+    if version < 3:
+        assert (supported, finalized, answer.finalized_features_epoch) == ({}, {}, -1)
+        return
+    assert {name for name in supported if name in ours} == (ours if version >= 4 else set())
+    assert version >= 4 or 0 not in supported.values()
+    assert {name: finalized[name] for name in ours} == {"group.version": (1, 1), "transaction.version": (2, 2)}
+    assert answer.finalized_features_epoch >= 0
+
+
+def test_every_version_lists_the_same_apis(wire: Wire) -> None:
+    request = ApiVersionsRequest(client_software_name="raw", client_software_version="1")
+    answers = [wire.ask(request, version=version) for version in range(5)]
+    assert {answer.error_code for answer in answers} == {ErrorCode.NONE}
+    assert all(answer.api_keys == answers[0].api_keys for answer in answers)
+
+
 @pytest.mark.parametrize("name", ["", "with space"], ids=["empty", "space"])
 def test_a_client_must_name_its_software_properly(wire: Wire, name: str) -> None:
     request = ApiVersionsRequest(client_software_name=name, client_software_version="1")

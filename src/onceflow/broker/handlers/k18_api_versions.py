@@ -3,6 +3,8 @@
 - Built from the table in `handlers`. A version that we do not have is answered in v0 with 35 and the full list, so
   that the client can choose again (KIP-511).
 - v3 and newer check the client's name and version (42 if they are no such thing).
+- Below v4 a supported feature whose minimum is 0 is left out (KAFKA-17492): the Java clients of 3.3 to 3.7 take such
+  a minimum for a broken answer and close the connection. What is finalized stays, for it never is 0.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ from onceflow.wire.messages.api_versions import (
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 NAMED_FROM_VERSION: Final = 3
+MINIMUM_MAY_BE_ZERO_FROM_VERSION: Final = 4
 ANNOUNCED_FROM: Final = {0: 0}
 """Older librdkafka takes a broker without Produce v0 for one that cannot compress; Kafka announces it too (KIP-896)."""
 
 
 FEATURES: Final = {"group.version": 1, "transaction.version": 2}
-"""What clients go by: consumer groups of KIP-848, transactions V2 of KIP-890."""
+"""What clients go by: consumer groups of KIP-848, transactions V2 of KIP-890. Each is supported from 0 on."""
 
 
 def handle(node: Node, context: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -37,9 +40,7 @@ def handle(node: Node, context: Context, request: ApiVersionsRequest) -> ApiVers
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(
         api_keys=_api_keys(),
-        supported_features=[
-            SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in FEATURES.items()
-        ],
+        supported_features=_supported() if context.version >= MINIMUM_MAY_BE_ZERO_FROM_VERSION else [],
         finalized_features_epoch=0,
         finalized_features=[
             FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
@@ -50,6 +51,10 @@ def handle(node: Node, context: Context, request: ApiVersionsRequest) -> ApiVers
 
 def unsupported_version() -> ApiVersionsResponse:
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys())
+
+
+def _supported() -> list[SupportedFeatureKey]:
+    return [SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in FEATURES.items()]
 
 
 def _api_keys() -> list[ApiVersion]:
