@@ -368,6 +368,32 @@ def test_an_expression_is_given_up_for_names(wire: Wire, group: str, new_name: C
     member.beat_until_it_has({ids[0]: [0]})
 
 
+def test_an_expression_that_matches_nothing_leaves_the_epoch_as_it_is(
+    wire: Wire, group: str, topic: str, new_name: Callable[[], str]
+) -> None:
+    """It is not a change of the group when the topics are looked through, but when they are found."""
+    prefix = new_name()
+    first = RawMember(wire, group).join(topic)
+    settle(first)
+    before = describe_group(wire, group).group_epoch
+    second = RawMember(wire, group).join(regex=f"{prefix}-.*")
+    joined = describe_group(wire, group).group_epoch
+    for _ in range(5):
+        second.beat()
+        first.beat()
+    assert (joined - before, describe_group(wire, group).group_epoch) == (0, joined)
+
+
+def test_a_group_whose_only_expression_matches_nothing_stays_at_its_first_epoch(
+    wire: Wire, group: str, new_name: Callable[[], str]
+) -> None:
+    member = RawMember(wire, group).join(regex=f"{new_name()}-.*")
+    for _ in range(3):
+        member.beat()
+    described = describe_group(wire, group)
+    assert (described.group_epoch, described.group_state, member.epoch) == (FIRST_EPOCH - 1, "Stable", FIRST_EPOCH - 1)
+
+
 def test_expressions_match_internal_topics_too(wire: Wire, group: str) -> None:
     member = RawMember(wire, group).join(regex="__consumer_offset.")
 

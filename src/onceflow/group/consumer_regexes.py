@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.consumer_decision import Decision
@@ -19,7 +19,7 @@ def resolve_regexes(
 ) -> Decision:
     """Match expressions with the topics that there are and that are visible to whoever has it done.
 
-    A different outcome means a new group epoch.
+    A different outcome means a new group epoch. What was never matched counts as one that matched nothing.
     """
     version = group.topics.version
     decision = Decision(resolved_version=version)
@@ -32,14 +32,17 @@ def resolve_regexes(
         outcome[regex] = ResolvedRegex(topics, version, now_ms)
         value = RegexValue(topics=sorted(topics), version=version, timestamp=now_ms)
         decision.records.append((RegexKey(group_id=group.id, regular_expression=regex), value))
-    before = {regex: resolved.topics for regex, resolved in group.regexes.items()}
     wanted = set().union(*(member.topic_names for member in group.members.values()))
     wanted |= set().union(*(resolved.topics for resolved in outcome.values()))
     hashed = metadata_hash(wanted, group.topics)
-    if before != {regex: resolved.topics for regex, resolved in outcome.items()} or hashed != group.metadata_hash:
+    if _matched(group.regexes) != _matched(outcome) or hashed != group.metadata_hash:
         decision.records.append(group_record(group.id, group.epoch + 1, hashed))
     decision.checked_version = version
     return decision
+
+
+def _matched(regexes: Mapping[str, ResolvedRegex]) -> dict[str, frozenset[str]]:
+    return {regex: resolved.topics for regex, resolved in regexes.items() if resolved.topics}
 
 
 def compile_regex(regex: str) -> TopicRegex:
