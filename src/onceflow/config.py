@@ -257,6 +257,7 @@ BROKER_SETTINGS: Final = _table(
        choices=("TLSv1.2", "TLSv1.3")),
     _s("fetch.max.bytes", Type.INT, 57_671_680, "The most that one fetch is answered with.", low=1024),
     _s("producer.id.expiration.ms", Type.INT, DAY_MS, "An idle producer is forgotten after this time.", low=1),
+    _s("producer.id.expiration.check.interval.ms", Type.INT, 600_000, "How often idle producers are looked for.", low=1),
     _s("transaction.max.timeout.ms", Type.INT, 900_000, "The longest transaction timeout a producer may ask for.",
        low=1),
     _s("transactional.id.expiration.ms", Type.INT, 7 * DAY_MS, "A transactional id that nobody uses is forgotten after "
@@ -280,8 +281,8 @@ BROKER_SETTINGS: Final = _table(
     _s("group.min.session.timeout.ms", Type.INT, 6_000, "The shortest session timeout a classic member may ask for."),
     _s("group.max.session.timeout.ms", Type.INT, 1_800_000, "The longest session timeout a classic member may ask "
        "for."),
-    _s("group.initial.rebalance.delay.ms", Type.INT, 0, "How long a new group waits for more members before it "
-       "begins."),
+    _s("group.initial.rebalance.delay.ms", Type.INT, 3_000, "How long an empty group waits for more members before it "
+       "begins, and again for those that came meanwhile. onceflow.Broker has 0."),
     _s("group.max.size", Type.INT, INT_MAX, "The most members of a classic group.", low=1),
     _s("group.consumer.session.timeout.ms", Type.INT, 45_000, "A member of a consumer group that is silent for this "
        "long is put out.", low=1),

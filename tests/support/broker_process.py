@@ -58,7 +58,7 @@ class BrokerProcess:
         self.seen_data = data
         """Where we see the data, if the broker lives in another mount namespace."""
         self.durability = durability
-        self.settings = dict(settings or {})
+        self.settings = {"group.initial.rebalance.delay.ms": 0, **(settings or {})}
         self._environment = {**os.environ, **(environment or {})}
         self._prefix = list(prefix)
         self._log_level = log_level

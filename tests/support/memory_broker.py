@@ -97,7 +97,7 @@ class MemoryBroker:
         self.files = files or MemoryFileSystem()
         self.clock = clock or ManualClock()
         self._fsync = fsync
-        self._settings = dict(settings or {})
+        self._settings = {"group.initial.rebalance.delay.ms": "0", **(settings or {})}
         self._correlation_ids = itertools.count(1)
         self.peer = Peer()
         """Who sends the requests."""

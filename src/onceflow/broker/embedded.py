@@ -32,6 +32,9 @@ __all__ = ["Broker"]
 
 READY: Final = "onceflow broker ready on "
 STOP_S: Final = 15.0
+SETTINGS: Final = {"group.initial.rebalance.delay.ms": "0"}
+"""Where Kafka's defaults are for clusters. A program that starts its own broker has all its consumers at hand, and does not
+want to wait three seconds for others."""
 
 
 class Broker:
@@ -40,7 +43,8 @@ class Broker:
     with onceflow.Broker(data_dir="data") as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-    Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names. A broker can be
+    Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names; what they do not say
+    is Kafka's default, except that a group does not wait for more members (`SETTINGS`). A broker can be
     started again on the same data after `stop` or `kill`, and keeps its ports: nobody else gets a free port that it has
     chosen. With `http` ("127.0.0.1:0" for a free port) it serves a page and metrics at `http_url`.
 
@@ -64,7 +68,7 @@ class Broker:
     ) -> None:
         self._listeners = [Listener.parse(each, "listeners") for each in listeners] or [Listener(host, port)]
         self._durability = durability
-        self._settings = {
+        self._settings = SETTINGS | {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in (settings or {}).items()
         }

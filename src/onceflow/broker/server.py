@@ -37,7 +37,6 @@ __all__ = ["run", "serve"]
 
 logger = logging.getLogger(__name__)
 
-PRODUCER_EXPIRY_CHECK_S: Final = 600.0
 ROLL_CHECK_S: Final = 0.5
 SLOW_CHECK_S: Final = 5.0
 DRAIN_S: Final = 5.0
@@ -236,7 +235,7 @@ def _chores(node: Node, connections: set[Connection]) -> list[Awaitable[None]]:
     idle_ms: int = config["connections.max.idle.ms"]
     chores: list[Awaitable[None]] = [
         _every(config["log.retention.check.interval.ms"] / 1000, node.apply_retention),
-        _every(PRODUCER_EXPIRY_CHECK_S, node.expire_producers),
+        _every(config["producer.id.expiration.check.interval.ms"] / 1000, node.expire_producers),
         _every(
             config["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000,
             node.transactions.abort_timed_out,
