@@ -257,7 +257,8 @@ BROKER_SETTINGS: Final = _table(
        choices=("TLSv1.2", "TLSv1.3")),
     _s("fetch.max.bytes", Type.INT, 57_671_680, "The most that one fetch is answered with.", low=1024),
     _s("producer.id.expiration.ms", Type.INT, DAY_MS, "An idle producer is forgotten after this time.", low=1),
-    _s("producer.id.expiration.check.interval.ms", Type.INT, 600_000, "How often idle producers are looked for.", low=1),
+    _s("producer.id.expiration.check.interval.ms", Type.INT, 600_000, "How often idle producers are looked "
+       "for.", low=1),
     _s("transaction.max.timeout.ms", Type.INT, 900_000, "The longest transaction timeout a producer may ask for.",
        low=1),
     _s("transactional.id.expiration.ms", Type.INT, 7 * DAY_MS, "A transactional id that nobody uses is forgotten after "

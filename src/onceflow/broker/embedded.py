@@ -33,8 +33,8 @@ __all__ = ["Broker"]
 READY: Final = "onceflow broker ready on "
 STOP_S: Final = 15.0
 SETTINGS: Final = {"group.initial.rebalance.delay.ms": "0"}
-"""Where Kafka's defaults are for clusters. A program that starts its own broker has all its consumers at hand, and does not
-want to wait three seconds for others."""
+"""Where Kafka's defaults are for clusters. A program that starts its own broker has all its consumers at hand, and need
+not wait three seconds for others."""
 
 
 class Broker:
@@ -43,10 +43,9 @@ class Broker:
     with onceflow.Broker(data_dir="data") as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-    Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names; what they do not say
-    is Kafka's default, except that a group does not wait for more members (`SETTINGS`). A broker can be
-    started again on the same data after `stop` or `kill`, and keeps its ports: nobody else gets a free port that it has
-    chosen. With `http` ("127.0.0.1:0" for a free port) it serves a page and metrics at `http_url`.
+    Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names, and but for a few
+    (`SETTINGS`) Kafka's defaults. A broker can be started again on the same data after `stop` or `kill`, and keeps its
+    ports: nobody else gets a free port that it has chosen. With `http` ("127.0.0.1:0" for a free port) it serves a page and metrics at `http_url`.
 
     With `listeners` it listens there and not on `host` and `port`: `["SASL_SSL://127.0.0.1:0", ...]`; `bootstraps` has
     their addresses, `bootstrap` is the first. One that other machines can reach has to ask who comes, unless
