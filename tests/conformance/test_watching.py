@@ -392,3 +392,16 @@ def test_progress_that_was_read_is_not_read_again(
     sink(1)
     eventually(lambda: len(watch.look().micro_batches(app_id)) == 2, "there is another one")
     assert len(offsets) == len(set(offsets)) >= 1
+
+
+def test_a_record_that_is_no_progress_is_passed_over_by_who_watches_and_by_the_sinks_of_others(
+    watch: Watch, sink: Callable[[int], str], wire: Wire
+) -> None:
+    app_id = sink(0)
+    for value in (b"[" * 100_000, b'{"query": "q", "batch": 1e999}'):
+        assert wire.produce(PROGRESS_TOPIC, batch(value, key=b"hostile")).error_code == ErrorCode.NONE
+    sink(1)
+    eventually(lambda: len(watch.look().micro_batches(app_id)) == 2, "both micro-batches are seen")
+    look = watch.look()
+    assert [each.batch_id for each in look.micro_batches(app_id)] == [0, 1]
+    assert [remark for remark in look.snapshot.remarks if "passed over (2 so far)" in remark]

@@ -1,4 +1,4 @@
-"""Warnings about strangers: at most one line per reason and minute, however many come."""
+"""Warnings that strangers or a broken disk could make without end: at most one per reason and minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _quiet_until_s: Final[dict[str, float]] = {}
 _unsaid: Final[dict[str, int]] = {}
 
 
-def complain(reason: str, message: str, *args: object) -> None:
+def complain(reason: str, message: str, *args: object, with_traceback: bool = False) -> None:
     """Log a warning, unless there was one for this reason a moment ago. Reasons are few, and never a peer's words."""
     now = time.monotonic()
     if now < _quiet_until_s.get(reason, 0.0):
@@ -26,4 +26,4 @@ def complain(reason: str, message: str, *args: object) -> None:
     unsaid = _unsaid.pop(reason, 0)
     if unsaid:
         message += f" ({unsaid} more like it before this one.)"
-    logger.warning(message, *args)
+    logger.log(logging.ERROR if with_traceback else logging.WARNING, message, *args, exc_info=with_traceback)

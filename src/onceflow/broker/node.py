@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 from onceflow.broker.access import Authorizer
 from onceflow.broker.acls import Acls
+from onceflow.broker.chores import unless_it_fails
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.groups import Groups
 from onceflow.broker.large_requests import LargeRequests
@@ -175,13 +176,14 @@ class Node:
     def apply_retention(self) -> None:
         now_ms = self.clock.now_ms()
         for partition in list(self.topics.partitions()):
-            try:
-                freed = partition.log.apply_retention(now_ms)
-            except StorageError as error:
-                logger.error("No retention for %s-%d: %s", partition.topic, partition.index, error)
-                continue
-            if freed:
-                logger.info("Retention freed %d bytes of %s-%d.", freed, partition.topic, partition.index)
+            with unless_it_fails("Retention", partition.log.directory):
+                try:
+                    freed = partition.log.apply_retention(now_ms)
+                except StorageError as error:
+                    logger.error("No retention for %s-%d: %s", partition.topic, partition.index, error)
+                    continue
+                if freed:
+                    logger.info("Retention freed %d bytes of %s-%d.", freed, partition.topic, partition.index)
 
     def expire_producers(self) -> None:
         before_ms = self.clock.now_ms() - int(self.config["producer.id.expiration.ms"])
@@ -192,7 +194,8 @@ class Node:
         """Compact what is due, one partition after the other, in a thread of its own: acknowledgements do not wait."""
         logs = [partition.log for partition in self.topics.partitions()]
         for log in self.cleaner.due(logs, self.clock.now_ms()):
-            with closing(self.cleaner.clean(log, self.clock.now_ms())) as steps:
+            steps = self.cleaner.clean(log, self.clock.now_ms())
+            with unless_it_fails("Compaction", log.directory), closing(steps):
                 for step in steps:
                     await self._in_cleaner_thread(step)
 

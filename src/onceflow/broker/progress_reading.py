@@ -6,9 +6,9 @@ only the last micro-batches are shown. Whatever is wrong with the topic, watchin
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
+from onceflow.broker.complaints import complain
 from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topics
 from onceflow.errors import CorruptLog, MalformedMessage, ProtocolError, StorageError
@@ -17,8 +17,6 @@ from onceflow.monitor.snapshot import MicroBatch
 from onceflow.wire.batch import batches
 
 __all__ = ["ProgressReader"]
-
-logger = logging.getLogger(__name__)
 
 FIRST_LOOK_OFFSETS: Final = 2_000
 """A micro-batch takes two: its record and the marker."""
@@ -31,6 +29,10 @@ class ProgressReader:
         self._next = 0
         self._found = MicroBatches()
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self._found.remarks
+
     def read(self, topics: Topics) -> tuple[MicroBatch, ...]:
         """The last micro-batches, oldest first."""
         partition = topics.partition(PROGRESS_TOPIC, PROGRESS_PARTITION)
@@ -41,7 +43,7 @@ class ProgressReader:
         try:
             self._read_new(partition)
         except (ProtocolError, StorageError, CorruptLog, MalformedMessage) as error:
-            logger.warning("Micro-batches cannot be shown: %s", error)
+            complain("progress", "Micro-batches cannot be shown: %s", error)
         return self._found.last
 
     def _begin(self, partition: Partition) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import resource
 import signal
 import socket
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from onceflow.broker.admission import PasswordChecks
+from onceflow.broker.chores import every, unless_it_fails
 from onceflow.broker.connection import Connection
 from onceflow.broker.doors import Door, Doorkeeper, limits_by_address
 from onceflow.broker.large_requests import LargeRequests
@@ -34,8 +34,6 @@ from onceflow.errors import BrokerStartError, ConfigError
 from onceflow.log.files import DirectoryLock, FileSystem, RealFileSystem
 
 __all__ = ["run", "serve"]
-
-logger = logging.getLogger(__name__)
 
 ROLL_CHECK_S: Final = 0.5
 SLOW_CHECK_S: Final = 5.0
@@ -202,7 +200,7 @@ async def _accept_until(
         await watching.enter_async_context(watched(node, connections, *page))
     memory = doors[0].door.memory
     if memory is not None:
-        chores.append(asyncio.ensure_future(_every(SLOW_CHECK_S, memory.close_slow)))
+        chores.append(asyncio.ensure_future(every(SLOW_CHECK_S, "Closing slow connections", memory.close_slow)))
     for each in doors:
         keeper.open(each.socket, each.door)
     gc.collect()
@@ -234,21 +232,38 @@ def _chores(node: Node, connections: set[Connection]) -> list[Awaitable[None]]:
     config = node.config
     idle_ms: int = config["connections.max.idle.ms"]
     chores: list[Awaitable[None]] = [
-        _every(config["log.retention.check.interval.ms"] / 1000, node.apply_retention),
-        _every(config["producer.id.expiration.check.interval.ms"] / 1000, node.expire_producers),
-        _every(
+        every(config["log.retention.check.interval.ms"] / 1000, "Retention", node.apply_retention),
+        every(
+            config["producer.id.expiration.check.interval.ms"] / 1000,
+            "Forgetting idle producers",
+            node.expire_producers,
+        ),
+        every(
             config["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000,
+            "Aborting transactions that are over their time",
             node.transactions.abort_timed_out,
         ),
-        _every(config["transaction.remove.expired.transaction.cleanup.interval.ms"] / 1000, node.transactions.expire),
-        _every(config["offsets.retention.check.interval.ms"] / 1000, node.groups.expire_offsets),
-        _every_async(config["log.flush.offset.checkpoint.interval.ms"] / 1000, lambda: _checkpoint(node, False)),
-        _every_async(ROLL_CHECK_S, lambda: _checkpoint(node, True)),
+        every(
+            config["transaction.remove.expired.transaction.cleanup.interval.ms"] / 1000,
+            "Forgetting idle transactional ids",
+            node.transactions.expire,
+        ),
+        every(config["offsets.retention.check.interval.ms"] / 1000, "Expiring offsets", node.groups.expire_offsets),
+        every(
+            config["log.flush.offset.checkpoint.interval.ms"] / 1000,
+            "Writing checkpoints",
+            lambda: _checkpoint(node, False),
+        ),
+        every(ROLL_CHECK_S, "Writing checkpoints of sealed segments", lambda: _checkpoint(node, True)),
     ]
     if config["log.cleaner.enable"]:
-        chores.append(_every_async(max(0.05, config["log.cleaner.backoff.ms"] / 1000), node.compact))
+        chores.append(every(max(0.05, config["log.cleaner.backoff.ms"] / 1000), "Compaction", node.compact))
     if idle_ms > 0:
-        chores.append(_every(max(0.5, idle_ms / 4000), lambda: _close_idle(connections, idle_ms / 1000)))
+        chores.append(
+            every(
+                max(0.5, idle_ms / 4000), "Closing idle connections", lambda: _close_idle(connections, idle_ms / 1000)
+            )
+        )
     return chores
 
 
@@ -257,7 +272,8 @@ async def _checkpoint(node: Node, only_wanted: bool) -> None:
     assert node.group_commit is not None
     for partition in list(node.topics.partitions()):
         if not partition.log.closed and (partition.log.wants_checkpoint or not only_wanted):
-            await node.group_commit.checkpoint(partition)
+            with unless_it_fails("A checkpoint", partition.log.directory):
+                await node.group_commit.checkpoint(partition)
 
 
 def _close_idle(connections: set[Connection], seconds: float) -> None:
@@ -267,22 +283,6 @@ def _close_idle(connections: set[Connection], seconds: float) -> None:
             connection.abort()
         elif connection.is_idle and now - connection.last_active > seconds:
             connection.close()
-
-
-async def _every(seconds: float, chore: Callable[[], None]) -> None:
-    async def run_chore() -> None:
-        chore()
-
-    await _every_async(seconds, run_chore)
-
-
-async def _every_async(seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(seconds)
-        try:
-            await chore()
-        except Exception:  # one failed round of housekeeping must not end housekeeping
-            logger.exception("Housekeeping failed; it is tried again in %s s.", seconds)
 
 
 def run(

@@ -8,7 +8,6 @@ again, no record is opened but those of the progress topic that are new, and of 
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -18,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from onceflow import __version__
+from onceflow.broker.chores import every
 from onceflow.broker.partition import Partition
 from onceflow.broker.progress_reading import ProgressReader
 from onceflow.group.base import Group, GroupType
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshots", "snapshot", "watched"]
 
-logger = logging.getLogger(__name__)
-
 EVERY_S: Final = 2.0
 CONSUMER_ACTIVE_S: Final = 30.0
 PARTITIONS_MAX: Final = 5_000
@@ -58,22 +56,12 @@ async def watched(node: Node, connections: Connections, page: socket.socket, hos
     """Serve the page for as long as a `with` lasts, on a socket that listens. `host` is what it was told to listen on:
     a name, perhaps, under which people ask for the page."""
     watcher = Watcher(Snapshots(node, connections).take)
-    watcher.look()
     async with http.serving(page, watcher, names=[host]):
-        looking = asyncio.ensure_future(_look_now_and_then(watcher))
+        looking = asyncio.ensure_future(every(EVERY_S, "A snapshot", watcher.look, at_once=True))
         try:
             yield
         finally:
             looking.cancel()
-
-
-async def _look_now_and_then(watcher: Watcher) -> None:
-    while True:
-        await asyncio.sleep(EVERY_S)
-        try:
-            watcher.look()
-        except Exception:  # who watches must not end over what is watched
-            logger.exception("A snapshot could not be taken; the next one is tried in %s s.", EVERY_S)
 
 
 def snapshot(node: Node, connections: Connections) -> Snapshot:
@@ -117,6 +105,7 @@ class Snapshots:
             consumers=_consumers(self._connections),
             connections_open=sum(1 for _ in self._connections),
             truncated=self._truncated,
+            remarks=self._progress.remarks,
         )
 
     # Partitions

@@ -52,7 +52,7 @@ class Look:
             alerts=alerts.current,
             unknown=alerts.unknown,
             undecided=tuple((name, ms) for name, ms in needs.items() if ms > alerts.looked_ms),
-            notes=snapshot.notes,
+            notes=(*snapshot.notes, *snapshot.remarks),
             looked_ms=alerts.looked_ms,
         )
 

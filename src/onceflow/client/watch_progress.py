@@ -29,6 +29,10 @@ class ProgressReader:
         self._batches = MicroBatches()
         self._position: int | None = None
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self._batches.remarks
+
     def read(self, asking: Questions, partitions: Iterable[Partition]) -> tuple[MicroBatch, ...]:
         where = (PROGRESS_TOPIC, PROGRESS_PARTITION)
         found = next((each for each in partitions if (each.topic, each.partition) == where), None)

@@ -91,6 +91,7 @@ class ClusterWatch:
             counters=Counters(commits=self._ended.commits, aborts=self._ended.aborts),
             truncated=asking.truncated,
             notes=asking.notes,
+            remarks=self._progress.remarks,
         )
 
 

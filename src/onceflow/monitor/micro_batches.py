@@ -8,7 +8,8 @@ partition, not before, and not later because the transaction of somebody else is
 partition to its high watermark (`read_uncommitted`), and hands every batch to `see_batch`, in their order; the markers
 decide, and their timestamps say when.
 
-What is not a progress record is passed over: watching never fails over what others wrote.
+What is not a progress record is passed over and counted: watching never fails over what others wrote. So every field is
+looked at before it is used, and what waits for its marker is a few numbers, however large the record was.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import json
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from onceflow.errors import MalformedMessage
 from onceflow.monitor.snapshot import MicroBatch
 from onceflow.wire.batch import BatchHeader
-from onceflow.wire.records import EndTxnMarker, Record, read_records
+from onceflow.wire.records import EndTxnMarker, read_records
 
 __all__ = ["PROGRESS_PARTITION", "PROGRESS_TOPIC", "MicroBatches"]
 
@@ -31,7 +33,22 @@ KEPT: Final = 500
 WAITING_OF_ONE: Final = 10
 WAITING_PRODUCERS: Final = 1_000
 """Jobs write one record per transaction; the limits are for whoever else writes here."""
+VALUE_BYTES_MAX: Final = 1024 * 1024
+"""A record names each partition that its app reads: ten thousand take 200 KB."""
+NAME_LENGTH_MAX: Final = 2_000
+NUMBER_MAX: Final = 2**53 - 1
+"""What the page and Prometheus can count to."""
+
+
 _Name = tuple[str, str, int]  # app id, query id, number
+
+
+class _Told(NamedTuple):
+    """What is shown of a record."""
+
+    query_id: str
+    batch: MicroBatch
+    previous: MicroBatch | None
 
 
 class MicroBatches:
@@ -40,8 +57,20 @@ class MicroBatches:
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
         self._found: OrderedDict[_Name, MicroBatch] = OrderedDict()
-        self._undecided: dict[int, deque[Record]] = {}
-        """By producer id: records whose marker is to come."""
+        self._undecided: dict[int, deque[_Told]] = {}
+        """By producer id: what waits for its marker."""
+        self.passed_over = 0
+        """Records that are no progress records, and batches that cannot be read."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """For who watches."""
+        if not self.passed_over:
+            return ()
+        return (
+            f"what is no progress of a Spark job in {PROGRESS_TOPIC} is passed over ({self.passed_over} so far): "
+            "somebody else writes into this topic",
+        )
 
     @property
     def last(self) -> tuple[MicroBatch, ...]:
@@ -49,34 +78,48 @@ class MicroBatches:
 
     def see_batch(self, header: BatchHeader, batch: bytes | memoryview) -> None:
         """A batch of the partition: of records, whatever becomes of them, or of a marker."""
-        if header.is_control:
-            is_commit = any(EndTxnMarker.read(each).commit for each in read_records(batch))
-            for record in self._undecided.pop(header.producer_id, ()):
-                if is_commit:
-                    self.see(record.key, record.value, committed_ms=header.max_timestamp)
-            return
-        for record in read_records(batch):
-            if header.is_transactional:
-                self._wait_for_marker(header.producer_id, record)
-            else:
-                self.see(record.key, record.value)
-
-    def _wait_for_marker(self, producer_id: int, record: Record) -> None:
-        self._undecided.setdefault(producer_id, deque(maxlen=WAITING_OF_ONE)).append(record)
-        if len(self._undecided) > WAITING_PRODUCERS:
-            del self._undecided[next(iter(self._undecided))]
+        try:
+            if header.is_control:
+                self._end(header, is_commit=any(EndTxnMarker.read(each).commit for each in read_records(batch)))
+                return
+            for record in read_records(batch):
+                if not header.is_transactional:
+                    self.see(record.key, record.value)
+                elif (told := self._read(record.key, record.value)) is not None:
+                    self._wait_for_marker(header.producer_id, told)
+        except MalformedMessage:
+            self.passed_over += 1
 
     def see(self, key: bytes | None, value: bytes | None, committed_ms: int | None = None) -> None:
         """A record that is committed."""
-        if key is None or value is None:
-            return
+        told = self._read(key, value)
+        if told is not None:
+            self._show(told, committed_ms)
+
+    def _read(self, key: bytes | None, value: bytes | None) -> _Told | None:
+        if value is None:
+            return None  # an app that somebody wants forgotten
         try:
-            app_id, told = key.decode(), json.loads(value)
-            query_id, batch = str(told["query"]), _batch(app_id, told, committed_ms)
-            self._finish(app_id, query_id, told.get("previous"))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return
-        self._add((app_id, query_id, batch.batch_id), batch)
+            return _told(key, value)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            self.passed_over += 1
+            return None
+
+    def _wait_for_marker(self, producer_id: int, told: _Told) -> None:
+        self._undecided.setdefault(producer_id, deque(maxlen=WAITING_OF_ONE)).append(told)
+        if len(self._undecided) > WAITING_PRODUCERS:
+            del self._undecided[next(iter(self._undecided))]
+
+    def _end(self, header: BatchHeader, *, is_commit: bool) -> None:
+        for told in self._undecided.pop(header.producer_id, ()):
+            if is_commit:
+                self._show(told, header.max_timestamp)
+
+    def _show(self, told: _Told, committed_ms: int | None) -> None:
+        query_id, batch, previous = told
+        if previous is not None:
+            self._finish(query_id, previous)
+        self._add((batch.app_id, query_id, batch.batch_id), replace(batch, committed_ms=committed_ms))
 
     def _add(self, name: _Name, batch: MicroBatch) -> None:
         self._found.pop(name, None)  # a name of `write(once=...)` that is used again
@@ -84,42 +127,77 @@ class MicroBatches:
         while len(self._found) > self._kept:
             self._found.popitem(last=False)
 
-    def _finish(self, app_id: str, query_id: str, told: Any) -> None:
+    def _finish(self, query_id: str, finished: MicroBatch) -> None:
         """The final figures of the batch before, which compaction may have removed."""
-        if not isinstance(told, Mapping):
-            return
-        name = (app_id, query_id, int(told["batch"]))
+        name = (finished.app_id, query_id, finished.batch_id)
         known = self._found.get(name)
         if known is None:
-            committed_ms = int(told["committed_ms"])
-            batch = MicroBatch(app_id=app_id, batch_id=name[2], recorded_ms=committed_ms, committed_ms=committed_ms)
-            self._add(name, _with_figures(batch, told))
-        else:
-            self._found[name] = _with_figures(known, told)
+            self._add(name, finished)
+            return
+        # The marker's time is the broker's; that of the figures is by the same clock as the start.
+        self._found[name] = replace(
+            finished, recorded_ms=known.recorded_ms, started_ms=finished.started_ms or known.started_ms
+        )
 
 
-def _batch(app_id: str, told: Mapping[str, Any], committed_ms: int | None) -> MicroBatch:
+def _told(key: bytes | None, value: bytes) -> _Told:
+    """Raises `ValueError`, `KeyError`, `TypeError` or `RecursionError` if this is no progress record."""
+    if key is None or len(value) > VALUE_BYTES_MAX:
+        raise ValueError
+    app_id, told = _name(key.decode()), _object(json.loads(value))
+    previous = told.get("previous")
+    return _Told(
+        query_id=_name(told["query"]),
+        batch=MicroBatch(
+            app_id=app_id,
+            batch_id=_number(told["batch"]),
+            recorded_ms=_number(told.get("at_ms", 0)),
+            started_ms=_number_or_none(told.get("started_ms")),
+            rows=_number_or_none(told.get("rows")),
+        ),
+        previous=None if previous is None else _finished(app_id, _object(previous)),
+    )
+
+
+def _finished(app_id: str, told: Mapping[str, Any]) -> MicroBatch:
+    committed_ms = _number(told["committed_ms"])
     return MicroBatch(
         app_id=app_id,
-        batch_id=int(told["batch"]),
-        recorded_ms=int(told.get("at_ms", 0)),
-        started_ms=_whole(told.get("started_ms")),
+        batch_id=_number(told["batch"]),
+        recorded_ms=committed_ms,
+        started_ms=_number_or_none(told.get("started_ms")),
         committed_ms=committed_ms,
-        rows=_whole(told.get("rows")),
+        transaction_ms=_milliseconds(told.get("transaction_ms")),
+        rows=_number_or_none(told.get("rows")),
     )
 
 
-def _with_figures(batch: MicroBatch, told: Mapping[str, Any]) -> MicroBatch:
-    transaction_ms = told.get("transaction_ms")
-    return replace(
-        batch,
-        started_ms=_whole(told.get("started_ms")) or batch.started_ms,
-        # The marker's time is the broker's; this one is by the same clock as the start.
-        committed_ms=_whole(told.get("committed_ms")) or batch.committed_ms,
-        transaction_ms=None if transaction_ms is None else float(transaction_ms),
-        rows=_whole(told.get("rows")),
-    )
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
 
 
-def _whole(value: Any) -> int | None:
-    return None if value is None else int(value)
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > NAME_LENGTH_MAX:
+        raise TypeError
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
+        raise TypeError
+    return value
+
+
+def _number_or_none(value: Any) -> int | None:
+    return None if value is None else _number(value)
+
+
+def _milliseconds(value: Any) -> float | None:
+    """A fraction of one counts; NaN and infinity are no times."""
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value <= NUMBER_MAX:
+        raise TypeError
+    return float(value)

@@ -59,7 +59,7 @@ def _cluster(snapshot: Snapshot) -> Json:
         "started_ms": snapshot.started_ms,
         "connections_open": snapshot.connections_open,
         "truncated": snapshot.truncated,
-        "notes": list(snapshot.notes),
+        "notes": [*snapshot.notes, *snapshot.remarks],
     }
 
 

@@ -249,3 +249,5 @@ class Snapshot:
     """There was more of something than a snapshot takes; what was left out is not in the lists."""
     notes: tuple[str, ...] = ()
     """What could not be found out, and why, in sentences: an API that is not allowed here, or not known."""
+    remarks: tuple[str, ...] = ()
+    """What is odd, in sentences; nothing that a rule asks for is missing for it."""

@@ -117,13 +117,14 @@ class Watcher:
     def state_json(self) -> bytes:
         """`state`, encoded once per snapshot."""
         if self._encoded is None:
-            self._encoded = json.dumps(self.state(), separators=(",", ":")).encode()
+            self._encoded = json.dumps(self.state(), separators=(",", ":"), allow_nan=False).encode()
         return self._encoded
 
     def alerts_json(self) -> bytes:
         """`now_ms`, `problem`, `alerts` and `unknown` as in `state`."""
         now_ms = self._snapshot.at_ms if self._snapshot else None
-        return json.dumps({"now_ms": now_ms, "problem": self._problem, **self._told_alerts()}).encode()
+        told = {"now_ms": now_ms, "problem": self._problem, **self._told_alerts()}
+        return json.dumps(told, allow_nan=False).encode()
 
     def _told_alerts(self) -> dict[str, Any]:
         return {"alerts": [asdict(each) for each in self.alerts], "unknown": self._alerts.unknown}

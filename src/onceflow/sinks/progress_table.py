@@ -122,7 +122,7 @@ class ProgressTable:
                 at_ms=int(str(at_ms or 0)),
                 **Progress.from_details(json.loads(str(details or "{}"))),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
             raise Refused(
                 f"the row of {self._app_id!r} in {self.name} is not one that this program has written ({problem}): "
                 "bring it back from a backup, or delete it if you know that nothing depends on it"

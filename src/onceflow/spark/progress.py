@@ -54,6 +54,7 @@ from onceflow.client.fetching import fetch, read_range
 from onceflow.client.offsets import EARLIEST, LATEST, NotYet, committed_offsets, list_offsets, persistently
 from onceflow.client.problems import ClientError
 from onceflow.client.shared_transaction import SharedTransaction
+from onceflow.digits import INT64_MAX
 from onceflow.errors import ErrorCode, OnceflowError
 from onceflow.monitor.micro_batches import PROGRESS_PARTITION, PROGRESS_TOPIC
 from onceflow.spark.planning import from_json, to_json
@@ -87,6 +88,8 @@ FETCH_BYTES: Final = 4 * 1024 * 1024
 VERSION: Final = 1
 TOPICS_LEFT_MAX: Final = 100
 PARTITIONS_LEFT_MAX: Final = 2_000
+SHOWN_MAX: Final = 60
+"""Characters, of what is wrong in a record."""
 
 
 class ProgressError(OnceflowError):
@@ -181,11 +184,11 @@ class Progress:
     def from_details(value: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments for the constructor."""
         return {
-            "entry": value.get("entry"),
-            "run_id": value.get("run"),
-            "topic_ids": {str(topic): str(each) for topic, each in value.get("topic_ids", {}).items()},
-            "ambiguous": frozenset(map(str, value.get("ambiguous", ()))),
-            "left": from_json(dict(value.get("left", ()))),
+            "entry": _text_or_none(value.get("entry")),
+            "run_id": _text_or_none(value.get("run")),
+            "topic_ids": {topic: _text(each) for topic, each in value.get("topic_ids", {}).items()},
+            "ambiguous": frozenset(map(_text, value.get("ambiguous", ()))),
+            "left": _offsets(dict(value.get("left", ()))),
         }
 
     def to_batch(self, *, producer_id: int, epoch: int, sequence: int) -> bytes:
@@ -219,7 +222,7 @@ class Progress:
             return None
         try:
             value = json.loads(record.value)
-            if value["version"] != VERSION:
+            if _number(value["version"]) != VERSION:
                 raise ProgressError(
                     f"the record at offset {record.offset} of {PROGRESS_TOPIC} has the version {value['version']!r} "
                     f"of its format, and this program knows version {VERSION}: another version of Onceflow has "
@@ -227,19 +230,46 @@ class Progress:
                 )
             return cls(
                 app_id=(record.key or b"").decode(),
-                query_id=str(value["query"]),
-                batch_id=int(value["batch"]),
-                offsets=from_json(value["offsets"]),
-                at_ms=int(value.get("at_ms", 0)),
+                query_id=_text(value["query"]),
+                batch_id=_number(value["batch"]),
+                offsets=_offsets(value["offsets"]),
+                at_ms=_number(value.get("at_ms", 0)),
                 **cls.from_details(value),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
             raise ProgressError(
                 f"the record at offset {record.offset} of {PROGRESS_TOPIC} is not a progress record ({problem}): "
-                "whatever wrote it is "
-                "not this program; delete the record (a null value under its key) if you know that nothing "
-                "depends on it"
+                "whatever wrote it is not this program. Nothing was written, since what was committed is not known; "
+                "delete the record (a null value under its key) if you know that nothing depends on it"
             ) from None
+
+
+# What nearly is a number or a text is refused: a micro-batch would be skipped, or written again, by what somebody else
+# may have meant by it.
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{_shown(value)} is not a text")
+    return value
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= INT64_MAX:
+        raise TypeError(f"{_shown(value)} is not a number from 0 to {INT64_MAX}")
+    return value
+
+
+def _offsets(value: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    return {where: _number(offset) for where, offset in from_json(value).items()}
+
+
+def _shown(value: Any) -> str:
+    return ascii(value)[:SHOWN_MAX]
 
 
 def _left(before: Progress, now: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

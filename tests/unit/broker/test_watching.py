@@ -10,6 +10,7 @@ from onceflow.broker import watching
 from onceflow.broker.watching import snapshot
 from onceflow.errors import ErrorCode
 from onceflow.monitor.micro_batches import PROGRESS_TOPIC
+from onceflow.monitor.watcher import Watcher
 from onceflow.wire.messages.init_producer_id import InitProducerIdRequest
 from onceflow.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -348,6 +349,39 @@ def test_whatever_else_is_in_the_progress_topic_does_no_harm(watched: Watched) -
     create_topic(watched.broker, PROGRESS_TOPIC)
     assert produce(watched, 0, topic=PROGRESS_TOPIC) == ErrorCode.NONE
     assert watched.look().micro_batches == ()
+
+
+HOSTILE_RECORDS = (
+    b"[" * 100_000,
+    b'{"query": "q", "batch": 1e999}',
+    b'{"query": "q", "batch": 1, "at_ms": 1%s}' % (b"0" * 400),
+    b'{"query": "q", "batch": 1, "previous": {"batch": 0, "committed_ms": 1, "transaction_ms": NaN}}',
+    b'{"query": "\\ud800", "batch": "\\u001b[31m"}',
+)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_RECORDS)
+def test_one_bad_progress_record_costs_itself_and_nothing_else(watched: Watched, hostile: bytes) -> None:
+    create_topic(watched.broker, PROGRESS_TOPIC)
+    producer = MemoryProducer(watched.broker, "app\x1b[31m\r\u2028").init()
+    progress(producer, "app\x1b[31m\r\u2028", 0)
+    at = [watched.broker.clock.now_ms()]
+    bad = batch(hostile, key=b"app", timestamps=at)
+    watched.broker.ask(produce_request(PROGRESS_TOPIC, bad), 12)
+    progress(producer, "app\x1b[31m\r\u2028", 1)
+    assert [each.batch_id for each in watched.look().micro_batches] == [0, 1]
+    for accept in ("", OPENMETRICS):
+        assert watched.scrape(accept).value("onceflow_app_last_batch_id", app_id="app\x1b[31m\r\u2028") == 1
+    watcher = Watcher(watched.look)
+    watcher.look()
+    state = json.loads(watcher.state_json(), parse_constant=no_number)
+    assert [each["batch_id"] for each in state["micro_batches"]] == [0, 1]
+    assert any("(1 so far)" in note for note in state["cluster"]["notes"])
+    assert json.loads(watcher.alerts_json(), parse_constant=no_number)["problem"] is None
+
+
+def no_number(constant: str) -> None:
+    pytest.fail(f"{constant} is no JSON")
 
 
 # Format and bounds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from onceflow.monitor.snapshot import MicroBatch
 from onceflow.spark import progress as written
 from onceflow.spark.progress import Finished, Progress
 from onceflow.wire.batch import BatchHeader, read_header
-from onceflow.wire.records import EndTxnMarker, build_batch, read_records
+from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_records
 
 
 def record(batch_id: int, app_id: str = "app", query_id: str = "q", **more: Any) -> tuple[bytes, bytes]:
@@ -141,3 +142,77 @@ def test_what_is_no_progress_record_is_passed_over(key: bytes | None, value: byt
     batches = MicroBatches()
     batches.see(key, value)
     assert batches.last == ()
+    assert batches.passed_over == (value is not None), "a tombstone is one"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"[" * 100_000,
+        b'{"query": "q", "batch": 1, "more": ' + b"[" * 100_000,
+        b'{"query": "q", "batch": 1e999}',
+        b'{"query": "q", "batch": NaN}',
+        b'{"query": "q", "batch": 1.5}',
+        b'{"query": "q", "batch": "1"}',
+        b'{"query": "q", "batch": true}',
+        b'{"query": "q", "batch": -1}',
+        b'{"query": "q", "batch": 1%s}' % (b"0" * 20),
+        b'{"query": "q", "batch": 1%s}' % (b"0" * 5_000),
+        b'{"query": 7, "batch": 1}',
+        b'{"query": "%s", "batch": 1}' % (b"q" * 3_000),
+        b'{"query": "q", "batch": 1, "rows": Infinity}',
+        b'{"query": "q", "batch": 1, "at_ms": 1e308}',
+        b'{"query": "q", "batch": 1, "previous": []}',
+        b'{"query": "q", "batch": 1, "previous": {"batch": 0, "committed_ms": 1, "transaction_ms": NaN}}',
+        b'{"query": "q", "batch": 1, "previous": {"batch": 0, "committed_ms": 1, "transaction_ms": 1%s}}'
+        % (b"0" * 400),
+        b'{"query": "q", "batch": 1, "more": "%s"}' % (b"x" * (1 << 20)),
+    ],
+)
+def test_a_hostile_record_is_counted_and_the_others_go_on(value: bytes) -> None:
+    batches = MicroBatches()
+    batches.see(*record(0))
+    assert batches.remarks == ()
+    batches.see(b"app", value)
+    batches.see(*record(1))
+    assert [each.batch_id for each in batches.last] == [0, 1]
+    [remark] = batches.remarks
+    assert "in _onceflow_progress is passed over (1 so far)" in remark
+
+
+def test_a_batch_that_cannot_be_read_is_counted_and_the_others_go_on() -> None:
+    batches = MicroBatches()
+    header, batch = of_producer(1, 7)
+    batches.see_batch(header, batch[:-3])
+    no_marker = build_batch(
+        (Record(0, 0, b"\0\0\0\7", b""),),
+        base_offset=0,
+        producer_id=1,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+    )
+    batches.see_batch(read_header(no_marker), no_marker)
+    batches.see_batch(header, batch)
+    batches.see_batch(*marker(1, 50, commit=True))
+    assert ([each.batch_id for each in batches.last], batches.passed_over) == ([7], 2)
+
+
+def test_what_waits_for_its_marker_is_small_however_large_the_record_was() -> None:
+    batches = MicroBatches()
+    value = json.dumps({"query": "q", "batch": 1, "offsets": "x" * 500_000}).encode()
+    tracemalloc.start()
+    for producer_id in range(20):
+        batches.see_batch(*in_transaction(producer_id, value))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 500_000
+    batches.see_batch(*marker(5, 50, commit=True))
+    assert [each.batch_id for each in batches.last] == [1]
+
+
+def in_transaction(producer_id: int, value: bytes) -> tuple[BatchHeader, bytes]:
+    found = build_batch(
+        (Record(0, 0, b"app", value),), base_offset=0, producer_id=producer_id, producer_epoch=0, transactional=True
+    )
+    return read_header(found), found
