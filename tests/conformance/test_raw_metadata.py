@@ -280,6 +280,22 @@ def test_a_topic_can_be_deleted_by_its_id(wire: Wire, topic: str) -> None:
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
+def test_one_request_cannot_delete_a_topic_twice(wire: Wire, topic: str) -> None:
+    by_name, by_id = DeleteTopicState(name=topic), DeleteTopicState(topic_id=wire.metadata(name=topic).topic_id)
+    for twice in (by_name, by_id):
+        [answer] = wire.ask(DeleteTopicsRequest(topics=[twice, twice], timeout_ms=5000)).responses
+        assert (answer.error_code, answer.name) == (ErrorCode.INVALID_REQUEST, twice.name)
+    assert wire.metadata(name=topic).error_code == ErrorCode.NONE
+
+
+def test_a_topic_to_delete_is_named_in_one_way(wire: Wire, topic: str) -> None:
+    topic_id = wire.metadata(name=topic).topic_id
+    for state in (DeleteTopicState(name=topic, topic_id=topic_id), DeleteTopicState()):
+        [answer] = wire.ask(DeleteTopicsRequest(topics=[state], timeout_ms=5000)).responses
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert wire.metadata(name=topic).error_code == ErrorCode.NONE
+
+
 def test_log_folders_tell_the_size_of_a_partition(wire: Wire, topic: str) -> None:
     records = batch("a", "b")
     wire.produce(topic, records)

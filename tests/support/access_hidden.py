@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from onceflow.wire.acls import Acl, Operation, Resource
+from onceflow.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from onceflow.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from onceflow.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from onceflow.wire.messages.describe_cluster import DescribeClusterRequest
@@ -69,6 +70,7 @@ def the_name_of_an_id_is_not_told(world: World, mine: Place, other: Place, who: 
     deleting = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=id, name=None)], timeout_ms=10_000)
     [deleted] = world.as_user(deleting, 6).responses
     assert (deleted.error_code, deleted.name) == (DENIED, None)
+    assert mine.topic not in (deleted.error_message or ""), "a message tells it as well"
     world.allow(rule(mine, Operation.DESCRIBE, TOPIC, who))
     [deleted] = world.as_user(deleting, 6).responses
     assert (deleted.error_code, deleted.name) == (DENIED, mine.topic)
@@ -155,6 +157,18 @@ def a_regular_expression_does_not_find_topics(world: World, mine: Place, other: 
     assert assigned == {mine.memory["topic id"]}
 
 
+def the_topics_of_a_group_are_not_told(world: World, mine: Place, other: Place, who: str) -> None:
+    cases.consumer_group(mine)
+    world.allow(rule(mine, Operation.DESCRIBE, GROUP, who))
+    asked = ConsumerGroupDescribeRequest(group_ids=[mine.group])
+    [group] = world.as_user(asked, 1).groups
+    assert (group.error_code, group.members) == (DENIED, [])
+    assert mine.topic not in group.error_message
+    world.allow(rule(mine, Operation.DESCRIBE, TOPIC, who))
+    [group] = world.as_user(asked, 1).groups
+    assert (group.error_code, len(group.members)) == (0, 1)
+
+
 def what_one_may_do_is_told_as_bits(world: World, mine: Place, other: Place, who: str) -> None:
     cases.offsets(mine)
     world.allow(rule(mine, Operation.READ, TOPIC, who), rule(mine, Operation.READ, GROUP, who))
@@ -182,5 +196,6 @@ HIDDEN: list[Hidden] = [
     transactions_and_their_partitions_are_left_out,
     offsets_are_left_out_of_all_of_a_group,
     a_regular_expression_does_not_find_topics,
+    the_topics_of_a_group_are_not_told,
     what_one_may_do_is_told_as_bits,
 ]

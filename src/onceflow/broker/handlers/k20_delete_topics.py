@@ -1,41 +1,45 @@
 """DeleteTopics (20), v1-6: topics and their files go, at once.
 
-v6 names topics by name or by id. Fetches that wait on them are answered; `delete.topic.enable=false` refuses (73).
-Without access it is 29, whether a topic of that name exists or not; the name of an id is told only to who may see it.
+v6 names topics by name or by id. What is named twice, by both, or by neither is refused (42). Fetches that wait on them
+are answered; `delete.topic.enable=false` refuses (73). Without access it is 29, whether a topic of that name exists or
+not. The name of an id is told only to who may see it, and no message tells it either.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
+from functools import partial
 
-from onceflow.broker.access import check, may_on_cluster, might
+from onceflow.broker.access import check, may, may_on_cluster, might
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
+from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 
+_Asked = tuple[str | None, uuid.UUID | None]
 
-def handle(node: Node, context: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    asked: list[tuple[str | None, uuid.UUID | None]] = [(name, None) for name in request.topic_names]
+
+def handle(node: Node, context: Context, request: DeleteTopicsRequest) -> Steps:
+    asked: list[_Asked] = [(name, None) for name in request.topic_names]
     asked += [(topic.name, topic.topic_id) for topic in request.topics]
-    return DeleteTopicsResponse(responses=[_delete(node, context, name, id) for name, id in asked])
+    times = Counter(asked)
+    results = yield from in_steps(times, partial(_delete, node, context, times))
+    return DeleteTopicsResponse(responses=results)
 
 
-def _delete(node: Node, context: Context, name: str | None, id: uuid.UUID | None) -> DeletableTopicResult:
+def _delete(node: Node, context: Context, times: Counter[_Asked], asked: _Asked) -> DeletableTopicResult:
+    name, id = asked
     result = DeletableTopicResult(name=name, topic_id=id)
-    topic = node.topics.get(name) if name is not None else node.topics.by_id(id)
     try:
-        if name is not None and id is not None:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Name a topic by its name or by its id, not by both.")
-        if name is not None:
-            _check(node, context, Operation.DESCRIBE, name)
-        if topic is None:
-            code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            raise ProtocolError(code, "This server does not host this topic.")
-        if _is_deletable_or_visible(node, context, topic.name):
-            result.name = topic.name
-        _check(node, context, Operation.DELETE, topic.name)
+        if (name is None) == (id is None):
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Name a topic by its name or by its id, and not by both.")
+        if times[asked] > 1:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "One request cannot delete a topic twice.")
+        topic = _by_id(node, context, id, result) if name is None else _by_name(node, context, name)
         if not node.config["delete.topic.enable"]:
             raise ProtocolError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false.")
         topic.check_not_internal()
@@ -48,12 +52,25 @@ def _delete(node: Node, context: Context, name: str | None, id: uuid.UUID | None
     return result
 
 
-def _is_deletable_or_visible(node: Node, context: Context, name: str) -> bool:
-    return may_on_cluster(node, context, Operation.DELETE) or might(
-        node, context, Operation.DESCRIBE, Resource.TOPIC, name
-    )
+def _by_name(node: Node, context: Context, name: str) -> Topic:
+    is_admin = may_on_cluster(node, context, Operation.DELETE)
+    if not is_admin:
+        check(node, context, Operation.DESCRIBE, Resource.TOPIC, name)
+    topic = node.topics.get(name)
+    if topic is None:
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic.")
+    if not is_admin:
+        check(node, context, Operation.DELETE, Resource.TOPIC, name)
+    return topic
 
 
-def _check(node: Node, context: Context, operation: Operation, name: str) -> None:
-    if not may_on_cluster(node, context, Operation.DELETE):
-        check(node, context, operation, Resource.TOPIC, name)
+def _by_id(node: Node, context: Context, id: uuid.UUID | None, result: DeletableTopicResult) -> Topic:
+    topic = node.topics.by_id(id)
+    if topic is None:
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+    is_admin = may_on_cluster(node, context, Operation.DELETE)
+    if is_admin or might(node, context, Operation.DESCRIBE, Resource.TOPIC, topic.name):
+        result.name = topic.name
+    if not is_admin and not may(node, context, Operation.DELETE, Resource.TOPIC, topic.name):
+        raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+    return topic

@@ -7,7 +7,7 @@ know of is 29 as a whole.
 
 from __future__ import annotations
 
-from onceflow.broker.access import check, operations_of
+from onceflow.broker.access import check, may, operations_of
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
@@ -35,8 +35,10 @@ def _describe(node: Node, context: Context, group_id: str) -> DescribedGroup:
         if not group_id:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
         described = node.groups.consumers[node.groups.index_of(group_id)].describe(group_id)
-        for name in sorted(_topics(described)):
-            check(node, context, Operation.DESCRIBE, Resource.TOPIC, name)
+        if not all(may(node, context, Operation.DESCRIBE, Resource.TOPIC, name) for name in sorted(_topics(described))):
+            # Which one, is what the client may not know.
+            why = "Its members read a topic that you may not describe."
+            raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why)
         return described
     except ProtocolError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
