@@ -45,6 +45,14 @@ APIS = [
     "describe_producers",
     "describe_topic_partitions",
     "describe_log_dirs",
+    "alter_replica_log_dirs",
+    "elect_leaders",
+    "alter_partition_reassignments",
+    "list_partition_reassignments",
+    "describe_client_quotas",
+    "describe_quorum",
+    "update_features",
+    "list_config_resources",
     # Groups and transactions.
     "offset_commit",
     "offset_fetch",
@@ -310,6 +318,9 @@ def merge_api(name: str) -> Api:
     # A part that is the same on both sides is one class; two that differ are named after their side.
     by_name = {cls.name: cls for cls in request}
     clashing = {cls.name for cls in response if cls.name in by_name and cls != by_name[cls.name]}
+    for cls in response:  # parts come before wholes: what contains one of two differs, too
+        if cls.name in by_name and any(f.is_message and f.kind in clashing for f in cls.fields):
+            clashing.add(cls.name)
     shared = {cls.name for cls in response if cls.name in by_name} - clashing
     request = [renamed(cls, clashing, "Request") for cls in request]
     response = [renamed(cls, clashing, "Response") for cls in response if cls.name not in shared]

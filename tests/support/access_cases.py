@@ -12,12 +12,23 @@ from dataclasses import dataclass
 from onceflow.broker.authorization import REFUSALS
 from onceflow.errors import ErrorCode
 from onceflow.wire.acls import Acl, Operation, Resource
-from onceflow.wire.messages import delete_acls, describe_acls
+from onceflow.wire.messages import delete_acls, describe_acls, describe_quorum
 from onceflow.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from onceflow.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from onceflow.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from onceflow.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from onceflow.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from onceflow.wire.messages.delete_groups import DeleteGroupsRequest
 from onceflow.wire.messages.delete_topics import DeleteTopicsRequest
+from onceflow.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
 from onceflow.wire.messages.describe_groups import DescribeGroupsRequest
 from onceflow.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from onceflow.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -25,11 +36,14 @@ from onceflow.wire.messages.describe_topic_partitions import DescribeTopicPartit
 from onceflow.wire.messages.describe_topic_partitions import TopicRequest as DescribedTopic
 from onceflow.wire.messages.describe_transactions import DescribeTransactionsRequest
 from onceflow.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from onceflow.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from onceflow.wire.messages.end_txn import EndTxnRequest
 from onceflow.wire.messages.find_coordinator import FindCoordinatorRequest
 from onceflow.wire.messages.heartbeat import HeartbeatRequest
 from onceflow.wire.messages.init_producer_id import InitProducerIdRequest
 from onceflow.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from onceflow.wire.messages.list_config_resources import ListConfigResourcesRequest
+from onceflow.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from onceflow.wire.schema import Message
 from tests.support.access_requests import (
     Place,
@@ -253,6 +267,18 @@ CASES = [
         lambda p: (changed_configs(4, "1"), 1),
         as_well=BROKER_IS_FIXED,
     ),
+    Case(
+        34,
+        "move between log dirs",
+        ((ALTER, CLUSTER),),
+        lambda p: (
+            AlterReplicaLogDirsRequest(
+                dirs=[AlterReplicaLogDir(path="/none", topics=[AlterReplicaLogDirTopic(name=p.topic, partitions=[0])])]
+            ),
+            2,
+        ),
+        as_well=frozenset({ErrorCode.LOG_DIR_NOT_FOUND}),
+    ),
     Case(35, "describe log dirs", ((DESCRIBE, CLUSTER),), lambda p: (DescribeLogDirsRequest(topics=None), 4)),
     Case(
         37,
@@ -267,7 +293,31 @@ CASES = [
         topic,
     ),
     Case(42, "delete a group", ((DELETE, GROUP),), lambda p: (DeleteGroupsRequest(groups_names=[p.group]), 2), offsets),
+    Case(
+        43,
+        "elect leaders",
+        ((ALTER, CLUSTER),),
+        lambda p: (ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=p.topic, partitions=[0])]), 2),
+        topic,
+        as_well=frozenset({ErrorCode.ELECTION_NOT_NEEDED}),
+    ),
+    Case(
+        45,
+        "reassign partitions",
+        ((ALTER, CLUSTER),),
+        lambda p: (
+            AlterPartitionReassignmentsRequest(
+                topics=[
+                    ReassignableTopic(name=p.topic, partitions=[ReassignablePartition(partition_index=0, replicas=[1])])
+                ]
+            ),
+            1,
+        ),
+        topic,
+    ),
+    Case(46, "list reassignments", ((DESCRIBE, CLUSTER),), lambda p: (ListPartitionReassignmentsRequest(), 0)),
     Case(47, "delete offsets", ((DELETE, GROUP), (READ, TOPIC)), delete_offsets, offsets),
+    Case(48, "describe quotas", ((SHOW_CONFIGS, CLUSTER),), lambda p: (DescribeClientQuotasRequest(), 1)),
     Case(
         50,
         "describe users",
@@ -277,6 +327,21 @@ CASES = [
         as_well=frozenset({ErrorCode.RESOURCE_NOT_FOUND}),
     ),
     Case(51, "add a user", ((ALTER, CLUSTER),), new_user),
+    Case(
+        55,
+        "describe the quorum",
+        ((DESCRIBE, CLUSTER),),
+        lambda p: (
+            describe_quorum.DescribeQuorumRequest(
+                topics=[
+                    describe_quorum.RequestTopicData(
+                        topic_name="__cluster_metadata", partitions=[describe_quorum.RequestPartitionData()]
+                    )
+                ]
+            ),
+            2,
+        ),
+    ),
     Case(
         61,
         "describe producers",
@@ -299,6 +364,7 @@ CASES = [
         lambda p: (ConsumerGroupDescribeRequest(group_ids=[p.group]), 1),
         consumer_group,
     ),
+    Case(74, "list what has settings", ((SHOW_CONFIGS, CLUSTER),), lambda p: (ListConfigResourcesRequest(), 1)),
     Case(
         75,
         "describe topic partitions",

@@ -120,17 +120,23 @@ NEEDS: Final[Mapping[int, tuple[Need, ...]]] = {
         Need(Operation.ALTER_CONFIGS, Resource.TOPIC, "for topics"),
         Need(Operation.ALTER_CONFIGS, Resource.CLUSTER, "for the broker"),
     ),
+    34: (Need(Operation.ALTER, Resource.CLUSTER),),
     35: (Need(Operation.DESCRIBE, Resource.CLUSTER),),
     36: (),
     37: (Need(Operation.ALTER, Resource.TOPIC),),
     42: (Need(Operation.DELETE, Resource.GROUP),),
+    43: (Need(Operation.ALTER, Resource.CLUSTER),),
     44: (
         Need(Operation.ALTER_CONFIGS, Resource.TOPIC, "for topics"),
         Need(Operation.ALTER_CONFIGS, Resource.CLUSTER, "for the broker"),
     ),
+    45: (Need(Operation.ALTER, Resource.CLUSTER),),
+    46: (Need(Operation.DESCRIBE, Resource.CLUSTER),),
     47: (Need(Operation.DELETE, Resource.GROUP), Need(Operation.READ, Resource.TOPIC)),
+    48: (Need(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER),),
     50: (Need(Operation.DESCRIBE, Resource.CLUSTER),),
     51: (Need(Operation.ALTER, Resource.CLUSTER),),
+    55: (Need(Operation.DESCRIBE, Resource.CLUSTER),),
     60: (Need(Operation.DESCRIBE, Resource.CLUSTER, "to be told what one may do with it"),),
     61: (Need(Operation.READ, Resource.TOPIC),),
     65: (
@@ -143,6 +149,7 @@ NEEDS: Final[Mapping[int, tuple[Need, ...]]] = {
         Need(Operation.DESCRIBE, Resource.TOPIC, "a regular expression finds no other topics"),
     ),
     69: (Need(Operation.DESCRIBE, Resource.GROUP), Need(Operation.DESCRIBE, Resource.TOPIC, "of all assigned topics")),
+    74: (Need(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER),),
     75: (Need(Operation.DESCRIBE, Resource.TOPIC, "of all topics, " + _LISTED),),
 }
 """By api key. SASL and ApiVersions come before anybody is known, and need nothing."""

@@ -347,9 +347,10 @@ def check_fields(cls: type[Message], entries: list[Any], common: dict[str, Any],
         if not present:
             continue
         field: Field = ours.pop(snake_case(entry["name"]))
-        # A part may say "0+" although the whole came later; then ours has the range of the whole.
-        if entry["versions"] != "0+":
-            assert [v for v in span if in_range(v, field.versions)] == present, field.name
+        # A part may say "0+" although the whole came later, or went; then ours has the range of the whole.
+        if entry["versions"] == "0+":
+            present = [v for v in present if in_range(v, field.versions)]
+        assert [v for v in span if in_range(v, field.versions)] == present, field.name
         nullable = [v for v in present if in_range(v, entry.get("nullableVersions", ""))]
         assert [v for v in present if in_range(v, field.null)] == nullable, field.name
         assert field.tag == entry.get("tag"), field.name

@@ -59,14 +59,33 @@ REQUESTS: Final[dict[int, ApiSchema]] = {
     31: ApiSchema("delete_acls", "DeleteAclsRequest", "DeleteAclsResponse", 1, 3, 2),
     32: ApiSchema("describe_configs", "DescribeConfigsRequest", "DescribeConfigsResponse", 1, 4, 4),
     33: ApiSchema("alter_configs", "AlterConfigsRequest", "AlterConfigsResponse", 0, 2, 2),
+    34: ApiSchema("alter_replica_log_dirs", "AlterReplicaLogDirsRequest", "AlterReplicaLogDirsResponse", 1, 2, 2),
     35: ApiSchema("describe_log_dirs", "DescribeLogDirsRequest", "DescribeLogDirsResponse", 1, 5, 2),
     36: ApiSchema("sasl_authenticate", "SaslAuthenticateRequest", "SaslAuthenticateResponse", 0, 2, 2),
     37: ApiSchema("create_partitions", "CreatePartitionsRequest", "CreatePartitionsResponse", 0, 3, 2),
     42: ApiSchema("delete_groups", "DeleteGroupsRequest", "DeleteGroupsResponse", 0, 2, 2),
+    43: ApiSchema("elect_leaders", "ElectLeadersRequest", "ElectLeadersResponse", 0, 2, 2),
     44: ApiSchema(
         "incremental_alter_configs", "IncrementalAlterConfigsRequest", "IncrementalAlterConfigsResponse", 0, 1, 1
     ),
+    45: ApiSchema(
+        "alter_partition_reassignments",
+        "AlterPartitionReassignmentsRequest",
+        "AlterPartitionReassignmentsResponse",
+        0,
+        1,
+        0,
+    ),
+    46: ApiSchema(
+        "list_partition_reassignments",
+        "ListPartitionReassignmentsRequest",
+        "ListPartitionReassignmentsResponse",
+        0,
+        0,
+        0,
+    ),
     47: ApiSchema("offset_delete", "OffsetDeleteRequest", "OffsetDeleteResponse", 0, 0, None),
+    48: ApiSchema("describe_client_quotas", "DescribeClientQuotasRequest", "DescribeClientQuotasResponse", 0, 1, 1),
     50: ApiSchema(
         "describe_user_scram_credentials",
         "DescribeUserScramCredentialsRequest",
@@ -78,6 +97,8 @@ REQUESTS: Final[dict[int, ApiSchema]] = {
     51: ApiSchema(
         "alter_user_scram_credentials", "AlterUserScramCredentialsRequest", "AlterUserScramCredentialsResponse", 0, 0, 0
     ),
+    55: ApiSchema("describe_quorum", "DescribeQuorumRequest", "DescribeQuorumResponse", 0, 2, 0),
+    57: ApiSchema("update_features", "UpdateFeaturesRequest", "UpdateFeaturesResponse", 0, 2, 0),
     60: ApiSchema("describe_cluster", "DescribeClusterRequest", "DescribeClusterResponse", 0, 2, 0),
     61: ApiSchema("describe_producers", "DescribeProducersRequest", "DescribeProducersResponse", 0, 0, 0),
     65: ApiSchema("describe_transactions", "DescribeTransactionsRequest", "DescribeTransactionsResponse", 0, 0, 0),
@@ -86,6 +107,7 @@ REQUESTS: Final[dict[int, ApiSchema]] = {
         "consumer_group_heartbeat", "ConsumerGroupHeartbeatRequest", "ConsumerGroupHeartbeatResponse", 0, 1, 0
     ),
     69: ApiSchema("consumer_group_describe", "ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse", 0, 1, 0),
+    74: ApiSchema("list_config_resources", "ListConfigResourcesRequest", "ListConfigResourcesResponse", 0, 1, 0),
     75: ApiSchema(
         "describe_topic_partitions", "DescribeTopicPartitionsRequest", "DescribeTopicPartitionsResponse", 0, 0, 0
     ),
