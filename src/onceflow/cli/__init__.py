@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn, Protocol
 
+from onceflow.cli.output import say
 from onceflow.errors import ConfigError, OnceflowError
 from onceflow.signals import restore_signals
 
@@ -87,7 +88,7 @@ class ShowVersion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib.metadata import version
 
-        print(f"onceflow {version('onceflow')}")
+        say(f"onceflow {version('onceflow')}")
         parser.exit(0)
 
 
@@ -142,7 +143,7 @@ def _check_text(*given: object) -> None:
 
 
 def _complain(problem: OnceflowError, code: int) -> int:
-    print(f"onceflow: {problem}", file=sys.stderr)
+    say(f"onceflow: {problem}", err=True)
     return code
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from onceflow.cli.common import add_connection, connection, counted
-from onceflow.cli.output import new_table, print_json, print_table
+from onceflow.cli.output import ask, new_table, print_json, print_table, say
 from onceflow.client.acls import AclAdmin
 from onceflow.client.cluster import Cluster
 from onceflow.errors import ConfigError
@@ -238,7 +238,7 @@ def _add(admin: AclAdmin, rules: Sequence[Acl], args: argparse.Namespace) -> int
     if args.json:
         return print_json([_as_json(rule) for rule in rules])
     _show(rules)
-    print(f"{counted(len(rules), 'rule')} added.")
+    say(f"{counted(len(rules), 'rule')} added.")
     return 0
 
 
@@ -249,7 +249,7 @@ def _list(admin: AclAdmin, filters: Sequence[AclFilter], args: argparse.Namespac
     if found:
         _show(found)
     else:
-        print("There are no such rules." if _filters_anything(args) else "There are no rules.")
+        say("There are no such rules." if _filters_anything(args) else "There are no rules.")
     return 0
 
 
@@ -261,7 +261,7 @@ def _delete(admin: AclAdmin, filters: Sequence[AclFilter], args: argparse.Namesp
         return print_json([_as_json(rule) for rule in deleted])
     if deleted:
         _show(deleted)
-    print(f"{counted(len(deleted), 'rule')} deleted." if deleted else "There are no such rules; nothing was deleted.")
+    say(f"{counted(len(deleted), 'rule')} deleted." if deleted else "There are no such rules; nothing was deleted.")
     return 0
 
 
@@ -274,10 +274,10 @@ def _agreed(found: Sequence[Acl]) -> bool:
     if not found:
         return True  # and nothing will be deleted
     _show(found)
-    print(f"Delete {counted(len(found), 'rule')}? [y/N] ", end="", file=sys.stderr, flush=True)
+    ask(f"Delete {counted(len(found), 'rule')}? [y/N]")
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
-    print("Nothing was done.", file=sys.stderr)
+    say("Nothing was done.", err=True)
     return False
 
 

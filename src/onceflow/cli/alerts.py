@@ -22,6 +22,7 @@ from onceflow.cli.alerts_display import print_event, print_look, print_rules
 from onceflow.cli.alerts_look import Look, ask_page
 from onceflow.cli.common import add_client_config, connection, name_and_value
 from onceflow.cli.durations import duration_ms
+from onceflow.cli.output import say
 from onceflow.client.addresses import BOOTSTRAP_VARIABLE
 from onceflow.digits import whole_number_of
 from onceflow.errors import ConfigError, OnceflowError
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     if args.prometheus:
         from onceflow.monitor.rules_prometheus import rule_file
 
-        print(rule_file(thresholds), end="")
+        sys.stdout.write(rule_file(thresholds))
         return 0
     if args.rules:
         return print_rules(thresholds, as_json=args.json)
@@ -131,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError:
         raise
     except OnceflowError as problem:
-        print(f"onceflow: {problem}", file=sys.stderr)
+        say(f"onceflow: {problem}", err=True)
         return EXIT_COULD_NOT_LOOK
 
 
@@ -198,7 +199,7 @@ def _watch(look: Callable[[], Look], args: argparse.Namespace) -> int:
     for each in before.firing.values():
         print_event(before.at_ms, "fires", each, as_json=args.json)
     if not before.firing and not args.json:
-        print("Nothing fires. Watching; Ctrl-C ends it.", file=sys.stderr)
+        say("Nothing fires. Watching; Ctrl-C ends it.", err=True)
     is_away = False
     while True:
         time.sleep(args.every_ms / 1000)
@@ -206,7 +207,7 @@ def _watch(look: Callable[[], Look], args: argparse.Namespace) -> int:
             now = look()
         except OnceflowError as problem:
             if not is_away:
-                print(f"onceflow: {problem} Trying again.", file=sys.stderr)
+                say(f"onceflow: {problem} Trying again.", err=True)
             is_away = True
             continue
         is_away = False

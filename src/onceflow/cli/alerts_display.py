@@ -3,9 +3,7 @@ visible: a transactional id may hold anything."""
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, fields
@@ -14,9 +12,10 @@ from typing import Any
 from onceflow.cli.alerts_look import Look
 from onceflow.cli.common import counted
 from onceflow.cli.durations import in_words, moment
-from onceflow.cli.output import new_table, print_json, print_table
+from onceflow.cli.output import new_table, print_json, print_json_line, print_table, say
 from onceflow.monitor.rules import RULES, Alert, Rule, Thresholds
 from onceflow.monitor.rules_thresholds import promql_duration
+from onceflow.printable import printable
 
 __all__ = ["print_event", "print_look", "print_rules"]
 
@@ -29,13 +28,15 @@ def print_look(look: Look, *, as_json: bool) -> None:
         return
     firing = [each for each in look.alerts if each.firing]
     for each in firing:
-        print("\n".join(_paragraph(each, look.at_ms)), end="\n\n")
+        for line in _paragraph(each, look.at_ms):
+            say(line)
+        say()
     for each in look.alerts:
         if not each.firing:
-            print(f"pending  {_headline(each)}, since {_ago(each, look.at_ms)}: {_visible(each.summary)}")
-    print(f"{counted(len(firing), 'alert')} {'fires' if len(firing) == 1 else 'fire'}." if firing else "Nothing fires.")
+            say(f"pending  {_headline(each)}, since {_ago(each, look.at_ms)}: {each.summary}")
+    say(f"{counted(len(firing), 'alert')} {'fires' if len(firing) == 1 else 'fire'}." if firing else "Nothing fires.")
     for line in _caveats(look):
-        print(line, file=sys.stderr)
+        say(line, err=True)
 
 
 def _caveats(look: Look) -> Iterator[str]:
@@ -46,11 +47,11 @@ def _caveats(look: Look) -> Iterator[str]:
     if look.unknown:
         yield f"Not checked, since it cannot be seen from there: {', '.join(look.unknown)}."
     for note in look.notes:
-        yield f"Note: {_visible(note)}"
+        yield f"Note: {note}"
 
 
 def _headline(alert: Alert) -> str:
-    return f"{alert.rule}  {_visible(alert.subject)}".rstrip()
+    return f"{alert.rule}  {alert.subject}".rstrip()
 
 
 def _ago(alert: Alert, at_ms: int) -> str:
@@ -63,17 +64,13 @@ def _paragraph(alert: Alert, at_ms: int) -> Iterator[str]:
     parts = {"seen": alert.summary, "since": _ago(alert, at_ms), "means": alert.meaning, "do": alert.action}
     for name, text in parts.items():
         yield from textwrap.wrap(
-            _visible(text),
+            printable(text),
             width,
             initial_indent=f"  {name:<7}",
             subsequent_indent=" " * 9,
             break_on_hyphens=False,
             break_long_words=False,
         )
-
-
-def _visible(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _as_json(look: Look) -> dict[str, Any]:
@@ -90,9 +87,9 @@ def _as_json(look: Look) -> dict[str, Any]:
 def print_event(at_ms: int, what: str, alert: Alert, *, as_json: bool) -> None:
     """One line, at once: somebody may be waiting for it behind a pipe."""
     if as_json:
-        print(json.dumps({"at_ms": at_ms, "event": what, **asdict(alert)}, ensure_ascii=False), flush=True)
+        print_json_line({"at_ms": at_ms, "event": what, **asdict(alert)})
         return
-    print(f"{moment(at_ms)}  {what:<6}  {alert.severity}  {_headline(alert)}: {_visible(alert.summary)}", flush=True)
+    say(f"{moment(at_ms)}  {what:<6}  {alert.severity}  {_headline(alert)}: {alert.summary}", flush=True)
 
 
 def print_rules(thresholds: Thresholds, *, as_json: bool) -> int:
@@ -100,9 +97,9 @@ def print_rules(thresholds: Thresholds, *, as_json: bool) -> int:
         figures = {each.name: getattr(thresholds, each.name) for each in fields(thresholds)}
         return print_json({"thresholds": figures, "rules": [_rule(each, thresholds) for each in RULES]})
     for each in RULES:
-        print(f"{each.name}  {each.severity}" + (", in Prometheus only" if each.condition is None else ""))
-        print(f"  {each.when % thresholds.in_promql()}")
-    print()
+        say(f"{each.name}  {each.severity}" + (", in Prometheus only" if each.condition is None else ""))
+        say(f"  {each.when % thresholds.in_promql()}")
+    say()
     figures_table = new_table("threshold", value="right")
     for one in fields(thresholds):
         value = getattr(thresholds, one.name)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import sys
 from pathlib import Path
 from typing import Any
 
+from onceflow.cli.output import say
 from onceflow.config import BROKER_SETTINGS, STANDARD_AUTHORIZER, BrokerConfig, parse_assignments
 from onceflow.digits import address_of
 from onceflow.errors import ConfigError
@@ -113,11 +112,12 @@ def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
 def run(args: argparse.Namespace) -> int:
     if args.list_settings:
         for setting in sorted(BROKER_SETTINGS.values(), key=lambda s: s.name):
-            print(f"{setting.name}={setting.default}\n    {setting.doc}")
+            say(f"{setting.name}={setting.default}")
+            say(f"    {setting.doc}")
         return 0
-    logging.basicConfig(
-        level=args.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    from onceflow.broker.log_lines import log_to_stderr
+
+    log_to_stderr(args.log_level.upper())
     config = BrokerConfig(given=_settings(args), fsync=args.durability == "fsync")
     from onceflow.broker import listeners, server  # only now: a mistake in a setting need not wait for them
 
@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
     if http is not None:
         dangers += listeners.check_page_exposure(http[0], args.insecure)
     for danger in dangers:
-        print(f"onceflow: --insecure: {danger}.", file=sys.stderr)
+        say(f"onceflow: --insecure: {danger}.", err=True)
     server.run(doors, args.data, config, stop_with_stdin=args.stop_with_stdin, http=http)
     return 0
 

@@ -21,6 +21,7 @@ from onceflow.client.problems import ClientError, Overheard, configured, describ
 from onceflow.client.settings import ClientSettings
 from onceflow.digits import whole_number_of
 from onceflow.errors import ConfigError
+from onceflow.printable import json_text, printable
 
 __all__ = ["add_parser", "run"]
 
@@ -245,6 +246,7 @@ class Reader:
 
 def _text_line(args: argparse.Namespace) -> Callable[[Any], bytes]:
     null = args.null_value.encode()
+    is_terminal = sys.stdout.isatty()
 
     def shown(data: bytes | None) -> bytes:
         return null if data is None else data
@@ -259,14 +261,18 @@ def _text_line(args: argparse.Namespace) -> Callable[[Any], bytes]:
         if args.keys:
             columns.append(shown(message.key()))
         columns.append(shown(message.value()))
-        return b"\t".join(columns) + b"\n"
+        line = b"\t".join(columns)
+        return (_for_terminal(line) if is_terminal else line) + b"\n"
 
     return render
 
 
-def _json_line(message: Any) -> bytes:
-    import json
+def _for_terminal(line: bytes) -> bytes:
+    """What is in records may have several lines; it must not steer the terminal."""
+    return printable(line.decode(errors="backslashreplace"), keep="\n\t").encode()
 
+
+def _json_line(message: Any) -> bytes:
     kind, timestamp_ms = message.timestamp()
     fields = {
         "topic": message.topic(),
@@ -277,7 +283,7 @@ def _json_line(message: Any) -> bytes:
         "value": bytes_to_json(message.value()),
         "headers": _headers(message.headers() or []),
     }
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return json_text(fields).encode() + b"\n"
 
 
 def _headers(pairs: list[tuple[str, bytes | None]]) -> dict[str, Any]:

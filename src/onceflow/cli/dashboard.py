@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import signal
 import socket
-import sys
 import threading
 import webbrowser
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onceflow.cli.broker import parse_listen
 from onceflow.cli.common import add_connection, connection
 from onceflow.cli.durations import duration_ms
+from onceflow.cli.output import say
 from onceflow.errors import ConfigError, OnceflowError
 
 if TYPE_CHECKING:
@@ -77,12 +77,12 @@ def run(args: argparse.Namespace) -> int:
     from onceflow.client.watching import ClusterWatch  # only now: a mistake on the command line need not wait for it
 
     for danger in check_page_exposure(host, args.insecure):
-        print(f"onceflow: --insecure: {danger}.", file=sys.stderr)
+        say(f"onceflow: --insecure: {danger}.", err=True)
     with bind(host, port) as listener:
         url = _url(listener)
 
         def announce() -> None:
-            print(f"onceflow dashboard of {settings.bootstrap} on {url}", flush=True)
+            say(f"onceflow dashboard of {settings.bootstrap} on {url}", flush=True)
             if args.open:
                 webbrowser.open(url)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onceflow.cli.common import add_client_config, counted, make_folder, whole_number
 from onceflow.cli.durations import trigger
+from onceflow.cli.output import new_table, print_table, say, say_lines
 from onceflow.errors import ConfigError, OnceflowError
 from onceflow.pipelines.reference import REFERENCES
 from onceflow.pipelines.tables import SQL_VARIABLE
@@ -150,7 +151,9 @@ def run(args: argparse.Namespace) -> int:
     if verdict.is_clean:
         _tidy(folder, keeps_checkpoint=args.checkpoint is not None)
     if args.json:
-        print(json.dumps(result, indent=2))
+        from onceflow.cli.verify_summary import print_ascii_json
+
+        print_ascii_json(result)
     else:
         _print(args, verdict, result)
     return 0 if verdict.is_clean else 1
@@ -328,27 +331,26 @@ def _result(verdict: Verdict, folder: Path, page: Path) -> dict[str, Any]:
 
 
 def _print(args: argparse.Namespace, verdict: Verdict, result: dict[str, Any]) -> None:
-    from onceflow.cli.verify_summary import print_verdict, printable
+    from onceflow.cli.verify_summary import print_verdict
 
-    print(f"{args.pipeline}, seed {args.seed}, on {verdict.brokers}, {verdict.seconds:.0f} s")
-    print()
+    say(f"{args.pipeline}, seed {args.seed}, on {verdict.brokers}, {verdict.seconds:.0f} s")
+    say()
     if result["topics"] is not None:
         _print_table(result)
-        print()
-        print(_seen(result))
-        print()
+        say()
+        say(_seen(result))
+        say()
     found = [*result["differences"], *result["problems"]]
     for sentence in found[:SHOWN_MAX]:
-        print(f"- {printable(sentence)}")
+        say_lines(f"- {sentence}")
     if len(found) > SHOWN_MAX:
-        print(f"- and {len(found) - SHOWN_MAX:,} more, in the report")
+        say(f"- and {len(found) - SHOWN_MAX:,} more, in the report")
     print_verdict(_verdict_line(verdict), is_clean=verdict.is_clean)
-    print(f"report  {result['report']}")
-    print(f"again   {_command(args)}")
+    say(f"report  {result['report']}")
+    say(f"again   {_command(args)}")
 
 
 def _print_table(result: dict[str, Any]) -> None:
-    from onceflow.cli.output import new_table, print_table
 
     columns = ("expected", "found", "missing", "twice", "wrong", "unexpected")
     table = new_table("topic", **dict.fromkeys(columns, "right"))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from onceflow.cli.common import add_connection, connection, counted, whole_number
 from onceflow.cli.durations import duration_ms, moment_ms
 from onceflow.cli.groups_reset import reset_offsets
-from onceflow.cli.output import new_table, print_json, print_table
+from onceflow.cli.output import new_table, print_json, print_table, say
 from onceflow.client.groups import Group, GroupAdmin, GroupMissingError, GroupPartition, Member
 from onceflow.client.problems import ClientError
 from onceflow.digits import INT32_MAX, whole_number_of
@@ -167,7 +166,7 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         return print_json([_summary(group) for group in groups])
     if not groups:
-        print("No group is in such a state." if args.state else "There are no consumer groups yet.", file=sys.stderr)
+        say("No group is in such a state." if args.state else "There are no consumer groups yet.", err=True)
         return 0
     table = new_table("group", protocol="left", state="left", members="right", coordinator="right")
     for group in groups:
@@ -231,15 +230,15 @@ def _partition_as_json(each: GroupPartition) -> dict[str, Any]:
 def _print_group(group: Group, progress: list[GroupPartition]) -> None:
     known = [each.lag for each in progress if each.lag is not None]
     lag = f"  lag {sum(known):,}" if known else ""
-    print(f"{group.id}  {WORDS[group.state]}  {counted(len(group.members), 'member')}{lag}")
-    print(f"  protocol     {group.protocol}" + (f", assignor {group.assignor}" if group.assignor else ""))
-    print(f"  coordinator  {group.coordinator or 'none'}")
+    say(f"{group.id}  {WORDS[group.state]}  {counted(len(group.members), 'member')}{lag}")
+    say(f"  protocol     {group.protocol}" + (f", assignor {group.assignor}" if group.assignor else ""))
+    say(f"  coordinator  {group.coordinator or 'none'}")
     if group.members:
-        print()
+        say()
         _print_members(group.members)
-    print()
+    say()
     if not progress:
-        print("Nothing is committed and nothing is assigned.")
+        say("Nothing is committed and nothing is assigned.")
         return
     table = new_table("topic", partition="right", committed="right", end="right", lag="right", member="left")
     for each in progress:
@@ -299,12 +298,12 @@ def _delete(args: argparse.Namespace) -> int:
         except ClientError as problem:
             if isinstance(problem, GroupMissingError) and args.if_exists:
                 if not args.json:
-                    print(f"There was no group {group_id}.")
+                    say(f"There was no group {group_id}.")
                 continue
             failed = True
-            print(f"onceflow: {problem}", file=sys.stderr)
+            say(f"onceflow: {problem}", err=True)
         if outcome["deleted"] and not args.json:
-            print(f"Deleted group {group_id}.")
+            say(f"Deleted group {group_id}.")
     if args.json:
         print_json(outcomes)
     return 1 if failed else 0

@@ -7,13 +7,12 @@ there is moved to the nearest that is, and a time after the last message means t
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
 from onceflow.cli.common import connection, counted
-from onceflow.cli.output import new_table, print_json, print_table
+from onceflow.cli.output import new_table, print_json, print_table, say
 from onceflow.client.cluster import TopicPartition
 from onceflow.client.groups import GroupActiveError, GroupAdmin, GroupPartition
 from onceflow.client.problems import ClientError
@@ -56,7 +55,7 @@ def reset_offsets(args: argparse.Namespace) -> int:
     else:
         _print_plan(args, steps, refused)
     for (topic, partition), reason in refused.items():
-        print(f"onceflow: the offset of {topic}-{partition} was not moved: {reason}", file=sys.stderr)
+        say(f"onceflow: the offset of {topic}-{partition} was not moved: {reason}", err=True)
     return 1 if refused else 0
 
 
@@ -135,6 +134,6 @@ def _print_plan(args: argparse.Namespace, steps: list[Step], refused: dict[Topic
         table.add_row(step.topic, str(step.partition), before, str(step.after), change, note)
     print_table(table)
     if args.execute:
-        print(f"Moved {counted(len(steps) - len(refused), 'offset')} of group {args.group}.", file=sys.stderr)
+        say(f"Moved {counted(len(steps) - len(refused), 'offset')} of group {args.group}.", err=True)
     else:
-        print("Nothing was changed: this is the plan, and --execute carries it out.", file=sys.stderr)
+        say("Nothing was changed: this is the plan, and --execute carries it out.", err=True)

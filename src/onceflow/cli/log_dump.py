@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import google_crc32c
 
+from onceflow.cli.output import say
 from onceflow.digits import whole_number_of
 from onceflow.errors import MalformedMessage
 from onceflow.wire import batch as wire_batch
@@ -123,7 +124,7 @@ def _suffix(path: Path) -> str:
 
 
 def _refuse(sentence: str) -> int:
-    print(sentence, file=sys.stderr)
+    say(sentence, err=True)
     return NOT_READ
 
 
@@ -134,12 +135,12 @@ def _dump(items: Iterator[Item], *, as_json: bool, items_max: int | None) -> int
         if item["type"] in COUNTED:
             if shown == items_max:
                 if not as_json:
-                    print(f"Stopped after {shown}, as --max asks; the file goes on.")
+                    say(f"Stopped after {shown}, as --max asks; the file goes on.")
                 break
             shown += 1
         if item["type"] == "problem" or item.get("crc_ok") is False:
             exit_code = DAMAGED
-        print(json.dumps(item) if as_json else TEXTS[item["type"]](item))
+        say(json.dumps(item) if as_json else TEXTS[item["type"]](item))
     return exit_code
 
 

@@ -1,14 +1,43 @@
-"""How the commands show their results: tables for people, JSON for scripts."""
+"""How the commands show their results: tables and sentences for people, JSON for scripts.
+
+All that commands print comes through here, and so through `printable`: names and messages come from whoever can reach
+the broker, and from foreign clusters.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from onceflow.printable import json_text, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["new_table", "print_json", "print_table"]
+__all__ = ["ask", "new_table", "overwrite", "print_json", "print_json_line", "print_table", "say", "say_lines"]
+
+CLEAR_LINE: Final = "\r\x1b[2K"
+
+
+def say(line: str = "", *, err: bool = False, flush: bool = False) -> None:
+    """A line on stdout, or on stderr."""
+    print(printable(line), file=sys.stderr if err else sys.stdout, flush=flush)
+
+
+def say_lines(text: str) -> None:
+    """Text whose line breaks are ours."""
+    for line in text.split("\n"):
+        say(line)
+
+
+def ask(question: str) -> None:
+    """On stderr; the answer comes on the same line."""
+    print(printable(question), end=" ", file=sys.stderr, flush=True)
+
+
+def overwrite(line: str, *, err: bool = False) -> None:
+    """In the place of the line that is there, on a terminal."""
+    print(CLEAR_LINE + printable(line), end="", file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def new_table(first: str, **columns: str) -> Table:
@@ -19,7 +48,11 @@ def new_table(first: str, **columns: str) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    class PrintableTable(Table):
+        def add_row(self, *cells: Any, **settings: Any) -> None:
+            super().add_row(*(printable(each) if isinstance(each, str) else each for each in cells), **settings)
+
+    table = PrintableTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column(first, overflow="fold")
     for name, justify in columns.items():
         heading = name.replace("_", " ")
@@ -37,7 +70,10 @@ def print_table(table: Table) -> None:
 
 def print_json(value: Any) -> int:
     """Also the exit code."""
-    import json
-
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json_text(value, indent=2))
     return 0
+
+
+def print_json_line(value: Any) -> None:
+    """For who reads line by line, as they come."""
+    print(json_text(value), flush=True)

@@ -24,6 +24,7 @@ from onceflow.cli.common import (
     name_and_value,
     whole_number,
 )
+from onceflow.cli.output import say
 from onceflow.client.problems import Overheard, configured, describe
 from onceflow.client.settings import ClientSettings
 from onceflow.digits import INT64_MAX
@@ -280,7 +281,7 @@ def run(args: argparse.Namespace) -> int:
             sender.finish(INTERRUPTED_FLUSH_S)
     _report(sender.tally, settings.bootstrap, time.monotonic() - started, confirmed=configuration["acks"] != "0")
     if bad_line is not None:
-        print(f"onceflow: {bad_line}", file=sys.stderr)
+        say(f"onceflow: {bad_line}", err=True)
     if interrupted:
         return 130
     return 1 if sender.tally.failed or bad_line is not None else 0
@@ -321,7 +322,7 @@ def _configuration(args: argparse.Namespace, settings: ClientSettings, error_cb:
 def _source(path: str | None) -> AbstractContextManager[BinaryIO]:
     if path is None:
         if sys.stdin.isatty():
-            print("Type a message per line; Ctrl-D ends.", file=sys.stderr)
+            say("Type a message per line; Ctrl-D ends.", err=True)
         return nullcontext(sys.stdin.buffer)
     try:
         return open(path, "rb")
@@ -370,6 +371,6 @@ def _progress(path: str | None) -> Iterator[Any]:
 
 def _report(tally: Tally, bootstrap: str, seconds: float, *, confirmed: bool) -> None:
     done = "acknowledged by" if confirmed else "sent, without asking for acknowledgement, to"
-    print(f"{counted(tally.acknowledged, 'message')} {done} {bootstrap} in {seconds:.2f} s", file=sys.stderr)
+    say(f"{counted(tally.acknowledged, 'message')} {done} {bootstrap} in {seconds:.2f} s", err=True)
     for reason, number in tally.failed.most_common():
-        print(f"{counted(number, 'message')} not acknowledged: {reason}", file=sys.stderr)
+        say(f"{counted(number, 'message')} not acknowledged: {reason}", err=True)

@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onceflow.cli.common import add_client_config, make_folder, name_and_value, whole_number
 from onceflow.cli.durations import trigger
+from onceflow.cli.output import say
 from onceflow.client.addresses import BOOTSTRAP_VARIABLE
 from onceflow.errors import ConfigError
 from onceflow.pipelines.tables import SQL_VARIABLE
@@ -279,7 +279,7 @@ def _look_after_tables(pipeline: Pipeline, settings: JobSettings) -> None:
 
 
 def _say(text: str) -> None:
-    print(f"onceflow: {text}", file=sys.stderr, flush=True)
+    say(f"onceflow: {text}", err=True, flush=True)
 
 
 # --- while it runs

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from onceflow.cli.output import overwrite, print_json_line, say
 from onceflow.pipelines.job import records_in
 from onceflow.spark.listening import BatchResult, SinkListener
 from onceflow.spark.planning import behind_latest
@@ -38,7 +38,7 @@ class BatchLines(SinkListener):
 
     def __exit__(self, *_: object) -> None:
         if self._is_live and self._shown is not None:
-            print(flush=True)
+            say(flush=True)
 
     def heard(self, settings: JobSettings) -> JobSettings:
         """The settings of a job whose sinks tell us about their work."""
@@ -77,11 +77,11 @@ class BatchLines(SinkListener):
         facts = _facts(progress, self._results.pop(number), self._landings.results.pop(number, None))
         self._shown = facts["batch"]
         if self._as_json:
-            print(json.dumps(facts), flush=True)
+            print_json_line(facts)
         elif self._is_live:
-            print(f"\r\x1b[K{_line(facts)}", end="", flush=True)
+            overwrite(_line(facts))
         else:
-            print(_line(facts), flush=True)
+            say(_line(facts), flush=True)
 
 
 class _Landings(SinkListener):

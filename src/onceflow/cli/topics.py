@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from onceflow.cli.common import add_connection, connection, counted, name_and_value, whole_number
-from onceflow.cli.output import new_table, print_json, print_table
+from onceflow.cli.output import new_table, print_json, print_table, say
 
 if TYPE_CHECKING:
     from onceflow.client.admin import TopicDescription
@@ -102,7 +101,7 @@ def _list(args: argparse.Namespace) -> int:
             ]
         )
     if not topics:
-        print("There are no topics yet. Create one with: onceflow topics create NAME", file=sys.stderr)
+        say("There are no topics yet. Create one with: onceflow topics create NAME", err=True)
         return 0
     table = new_table("topic", partitions="right", replicas="right")
     for topic in topics:
@@ -120,10 +119,10 @@ def _describe(args: argparse.Namespace) -> int:
     if args.json:
         return print_json([_as_json(description) for description in descriptions])
     if not descriptions:
-        print("There are no topics yet. Create one with: onceflow topics create NAME", file=sys.stderr)
+        say("There are no topics yet. Create one with: onceflow topics create NAME", err=True)
     for position, description in enumerate(descriptions):
         if position:
-            print()
+            say()
         _print_description(description)
     return 0
 
@@ -148,9 +147,9 @@ def _create(args: argparse.Namespace) -> int:
         return print_json({"name": args.topic, "created": created})
     partitions = counted(len(admin.topic(args.topic).partitions), "partition")
     if created:
-        print(f"Created topic {args.topic} with {partitions}.")
+        say(f"Created topic {args.topic} with {partitions}.")
     else:
-        print(f"Topic {args.topic} was already there with {partitions}; nothing was changed.")
+        say(f"Topic {args.topic} was already there with {partitions}; nothing was changed.")
     return 0
 
 
@@ -170,14 +169,14 @@ def _delete(args: argparse.Namespace) -> int:
         except TopicMissingError as problem:
             if not args.if_exists:
                 failed = True
-                print(f"onceflow: {problem}", file=sys.stderr)
+                say(f"onceflow: {problem}", err=True)
             elif not args.json:
-                print(f"There was no topic {name}.")
+                say(f"There was no topic {name}.")
         except ClientError as problem:
             failed = True
-            print(f"onceflow: {problem}", file=sys.stderr)
+            say(f"onceflow: {problem}", err=True)
         if outcome["deleted"] and not args.json:
-            print(f"Deleted topic {name}.")
+            say(f"Deleted topic {name}.")
     if args.json:
         print_json(outcomes)
     return 1 if failed else 0
@@ -196,9 +195,9 @@ def _as_json(description: TopicDescription) -> dict[str, Any]:
 
 def _print_description(description: TopicDescription) -> None:
     records = sum(p.records_estimate for p in description.partitions)
-    print(f"{description.name}  id {description.id}  about {counted(records, 'record')}")
+    say(f"{description.name}  id {description.id}  about {counted(records, 'record')}")
     for name, value in description.configs.items():
-        print(f"  {name}={value}")
+        say(f"  {name}={value}")
     table = new_table("partition", leader="right", replicas="left", earliest="right", latest="right", records="right")
     for p in description.partitions:
         table.add_row(

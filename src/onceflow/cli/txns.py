@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from typing import Any
 
 from onceflow.cli.common import add_connection, connection, whole_number
 from onceflow.cli.durations import duration_ms, in_words, moment
-from onceflow.cli.output import new_table, print_json, print_table
+from onceflow.cli.output import new_table, print_json, print_table, say
 from onceflow.cli.txn_words import WORDS, left_ms, now_ms, timeout, what_next, word
 from onceflow.cli.txns_repair import abort, find_hanging_ones
 from onceflow.client.cluster import Cluster
@@ -169,7 +168,7 @@ def _list(cluster: Cluster, args: argparse.Namespace) -> int:
         return print_json([_as_json(each, now) for each in found])
     if not found:
         filtered = args.state or args.older_than is not None or args.id_pattern is not None
-        print("No transactional id fits." if filtered else "There are no transactional ids yet.", file=sys.stderr)
+        say("No transactional id fits." if filtered else "There are no transactional ids yet.", err=True)
         return 0
     _print_list(found, now)
     return 0
@@ -212,17 +211,17 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> int:
     now = now_ms()
     if args.json:
         return print_json(_as_json(found, now))
-    print(f"{found.transactional_id}  {word(found.state)}")
-    print(f"  next         {what_next(found, now)}")
+    say(f"{found.transactional_id}  {word(found.state)}")
+    say(f"  next         {what_next(found, now)}")
     age = found.age_ms(now)
     if age is not None and found.started_ms is not None:
-        print(f"  began        {moment(found.started_ms)}, {in_words(age)} ago")
+        say(f"  began        {moment(found.started_ms)}, {in_words(age)} ago")
     left = left_ms(found, now)
-    print(f"  timeout      {timeout(found)}" + (f", {in_words(left)} left" if left else ""))
-    print(f"  producer     id {found.producer_id}, epoch {found.producer_epoch}")
-    print(f"  coordinator  {found.coordinator}")
+    say(f"  timeout      {timeout(found)}" + (f", {in_words(left)} left" if left else ""))
+    say(f"  producer     id {found.producer_id}, epoch {found.producer_epoch}")
+    say(f"  coordinator  {found.coordinator}")
     if found.partitions:
-        print()
+        say()
         table = new_table("topic", partition="right")
         for topic, partition in found.partitions:
             table.add_row(topic, str(partition))

@@ -8,7 +8,7 @@ from typing import Any
 
 from onceflow.cli.common import counted
 from onceflow.cli.durations import in_words
-from onceflow.cli.output import new_table, print_json, print_table
+from onceflow.cli.output import ask, new_table, print_json, print_table, say
 from onceflow.cli.txn_words import now_ms, what_next, word
 from onceflow.client.cluster import Cluster
 from onceflow.client.connection import NoAnswer
@@ -40,14 +40,14 @@ def find_hanging_ones(cluster: Cluster, args: argparse.Namespace) -> int:
     places = sorted(place for place, leader in leaders.items() if leader is not None)
     if len(places) < len(leaders):
         missed = counted(len(leaders) - len(places), "partition")
-        print(f"onceflow: {missed} without a leader could not be looked at", file=sys.stderr)
+        say(f"onceflow: {missed} without a leader could not be looked at", err=True)
     found = find_hanging(cluster, places, older_than_ms=older_than_ms)
     now = now_ms()
     if args.json:
         return print_json([_hanging_as_json(each, now) for each in found])
     if not found:
         looked_at, age = counted(len(places), "partition"), in_words(older_than_ms)
-        print(f"No transaction hangs: looked at {looked_at} for open ones without a write for {age}.", file=sys.stderr)
+        say(f"No transaction hangs: looked at {looked_at} for open ones without a write for {age}.", err=True)
         return 0
     _print_hanging(found, now)
     return 0
@@ -76,7 +76,7 @@ def _print_hanging(found: list[HangingTransaction], now: int) -> None:
     print_table(table)
     first = found[0].open
     command = f"--topic {first.topic} --partition {first.partition} --start-offset {first.start_offset}"
-    print(f"End the first one with: onceflow txns abort {command}", file=sys.stderr)
+    say(f"End the first one with: onceflow txns abort {command}", err=True)
 
 
 def _hanging_because(each: HangingTransaction) -> str:
@@ -131,11 +131,11 @@ def _abort_by_id(cluster: Cluster, args: argparse.Namespace) -> int:
         outcome = OUTCOMES.get(fenced.ended or "")
         print_json({"transactional_id": args.id, "aborted": outcome, "producer_fenced": True})
     elif aborted:
-        print(f"Aborted {about}. Its producer is fenced.")
+        say(f"Aborted {about}. Its producer is fenced.")
     if not aborted:
         committed = fenced.ended == "CompleteCommit"
         fate = "was committed before it could be aborted" if committed else "has ended, and how was not seen"
-        print(f"onceflow: the transaction of {args.id!r} {fate}; its producer is fenced now", file=sys.stderr)
+        say(f"onceflow: the transaction of {args.id!r} {fate}; its producer is fenced now", err=True)
     return 0 if aborted else 1
 
 
@@ -156,7 +156,7 @@ def _abort_by_place(cluster: Cluster, args: argparse.Namespace) -> int:
     if args.json:
         place = {"topic": found.topic, "partition": found.partition, "start_offset": found.start_offset}
         return print_json(place | {"producer_id": found.producer_id, "aborted": True})
-    print(f"Aborted {_about(found)}.")
+    say(f"Aborted {_about(found)}.")
     return 0
 
 
@@ -171,8 +171,8 @@ def _agreed(args: argparse.Namespace, question: str) -> bool:
     """Only a person at a terminal is asked; a script means what it says."""
     if args.yes or not sys.stdin.isatty():
         return True
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    ask(f"{question} [y/N]")
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
-    print("Nothing was done.", file=sys.stderr)
+    say("Nothing was done.", err=True)
     return False

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from onceflow.cli.common import add_connection, connection
-from onceflow.cli.output import new_table, print_json, print_table
+from onceflow.cli.output import new_table, print_json, print_table, say
 from onceflow.client.users import NUMBERS, User
 from onceflow.errors import ConfigError, OnceflowError
 
@@ -116,7 +116,7 @@ def _set_password(args: argparse.Namespace) -> int:
         if args.action == "passwd" and not exists:
             raise UserError(f"there is no user {args.name!r}; `onceflow users add` makes one")
         users.set_password(args.name, _password(args), args.mechanism or list(NUMBERS), args.iterations)
-    print(f"User {args.name} {'added' if args.action == 'add' else 'has another password'}.")
+    say(f"User {args.name} {'added' if args.action == 'add' else 'has another password'}.")
     return 0
 
 
@@ -124,7 +124,7 @@ def _delete(users: _Users, name: str) -> int:
     for user in users.list():
         if user.name == name:
             users.delete(name, list(user.iterations))
-            print(f"User {name} deleted.")
+            say(f"User {name} deleted.")
             return 0
     raise UserError(f"there is no user {name!r}")
 

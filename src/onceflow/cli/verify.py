@@ -14,13 +14,13 @@ import os
 import random
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onceflow.cli.common import make_folder
+from onceflow.cli.output import new_table, print_json, print_table, say
 from onceflow.cli.verify_options import FAULTS, PROCESS_LEVEL, REPORTS, add_parser, check
 from onceflow.cli.verify_summary import print_ascii_json, print_summary
 from onceflow.errors import ConfigError, OnceflowError
@@ -49,7 +49,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_faults(*, as_json: bool) -> int:
-    from onceflow.cli.output import new_table, print_json, print_table
     from onceflow.verify.nemesis import DISK, JOB, NETWORK, PROCESS, UNGUARDED
 
     groups = {
@@ -186,13 +185,13 @@ def interruptible(what: str) -> Iterator[None]:
         received += 1
         if received != 2:
             raise KeyboardInterrupt
-        print("onceflow: workers are being stopped; once more ends at once", file=sys.stderr)
+        say("onceflow: workers are being stopped; once more ends at once", err=True)
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     except KeyboardInterrupt:
-        print(f"onceflow: interrupted ({what}); everything was stopped, nothing was judged", file=sys.stderr)
+        say(f"onceflow: interrupted ({what}); everything was stopped, nothing was judged", err=True)
         raise
     finally:
         for number, handler in before.items():

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onceflow.cli.common import counted
+from onceflow.cli.output import overwrite, say, say_lines
 from onceflow.cli.verify_options import REPORTS, RUNS
 from onceflow.cli.verify_summary import (
     print_ascii_json,
     print_findings,
     print_verdict,
-    printable,
     verdict_line,
 )
 
@@ -68,7 +68,7 @@ class _Progress(AbstractContextManager["_Progress"]):
 
     def __exit__(self, *_: object) -> None:
         if self._is_live and not self._is_silent:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+            overwrite("", err=True)
 
     def show(self, progress: Progress) -> None:
         if self._is_silent:
@@ -81,29 +81,27 @@ class _Progress(AbstractContextManager["_Progress"]):
             f"{progress.runs:,} of {self._number:,} runs, {counted(progress.faults, 'fault')}, "
             f"{progress.failures:,} failed, {pace:,.0f} a minute"
         )
-        print(
-            f"\r\x1b[2K{line}" if self._is_live else line,
-            end="" if self._is_live else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        if self._is_live:
+            overwrite(line, err=True)
+        else:
+            say(line, err=True, flush=True)
 
 
 def _print_result(found: Simulations, first: int, page: Path | None) -> None:
-    print(
+    say(
         f"seeds {first} to {first + found.runs - 1}: {counted(found.runs, 'run')}, {counted(found.faults, 'fault')}, "
         f"{counted(found.operations, 'operation')}, {found.runs_per_minute:,.0f} runs a minute"
     )
     for failure in found.failures[:SHOWN_MAX]:
-        print(f"- seed {failure.seed}: {printable(_first_of(failure))}")
+        say_lines(f"- seed {failure.seed}: {_first_of(failure)}")
     if len(found.failures) > SHOWN_MAX:
-        print(f"- and {len(found.failures) - SHOWN_MAX:,} more")
+        say(f"- and {len(found.failures) - SHOWN_MAX:,} more")
     if page is None:
         print_verdict("CLEAN: nothing that exactly-once forbids was found", is_clean=True)
         return
     print_verdict(f"FOUND: {len(found.failures):,} of {counted(found.runs, 'run')} failed", is_clean=False)
-    print(f"report  {page} (seed {found.failures[0].seed})")
-    print(f"again   {_command(found.failures[0].seed)}")
+    say(f"report  {page} (seed {found.failures[0].seed})")
+    say(f"again   {_command(found.failures[0].seed)}")
 
 
 def _first_of(failure: Failure) -> str:
@@ -142,11 +140,11 @@ def _replay(args: argparse.Namespace) -> int:
         print_ascii_json({**verdict.to_json(), "trace": list(result.trace), "report": str(page)})
         return 0 if verdict.is_clean else 1
     for line in result.trace:
-        print(printable(line))
-    print()
+        say_lines(line)
+    say()
     print_findings(verdict)
     print_verdict(verdict_line(verdict), is_clean=verdict.is_clean)
-    print(f"report  {page}")
+    say(f"report  {page}")
     return 0 if verdict.is_clean else 1
 
 

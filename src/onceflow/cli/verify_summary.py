@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceflow.cli.common import counted
-from onceflow.cli.output import new_table, print_table
+from onceflow.cli.output import new_table, print_table, say, say_lines
 
 if TYPE_CHECKING:
     from onceflow.verify.history import History
     from onceflow.verify.verdict import Verdict
 
-__all__ = ["print_ascii_json", "print_findings", "print_summary", "print_verdict", "printable", "verdict_line"]
+__all__ = ["print_ascii_json", "print_findings", "print_summary", "print_verdict", "verdict_line"]
 
 PROBLEMS_MAX = 5
 
 
 def print_summary(verdict: Verdict, history: History, page: Path, command: str) -> None:
-    print(f"{verdict.workload}, seed {verdict.seed}, on {verdict.brokers}, {verdict.seconds:.0f} s")
-    print()
+    say(f"{verdict.workload}, seed {verdict.seed}, on {verdict.brokers}, {verdict.seconds:.0f} s")
+    say()
     _print_counts(history)
-    print()
+    say()
     print_findings(verdict)
     print_verdict(verdict_line(verdict), is_clean=verdict.is_clean)
-    print(f"report  {page}")
-    print(f"again   {command}")
+    say(f"report  {page}")
+    say(f"again   {command}")
 
 
 def verdict_line(verdict: Verdict) -> str:
@@ -43,7 +44,7 @@ def print_ascii_json(value: Any) -> None:
     """A record's text may be what no terminal's encoding can write."""
     import json
 
-    print(json.dumps(value, indent=2))
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def print_verdict(line: str, *, is_clean: bool) -> None:
@@ -59,16 +60,11 @@ def print_findings(verdict: Verdict) -> None:
     firsts = [each for each in verdict.anomalies if kinds[each.name] is each]
     found = [f"{each.name}: {each.sentence}" for each in firsts] + list(verdict.problems[:PROBLEMS_MAX])
     for sentence in found:
-        print(f"- {printable(sentence)}")
+        say_lines(f"- {sentence}")
     if more := len(verdict.anomalies) + len(verdict.problems) - len(found):
-        print(f"- and {more:,} more, in the report")
+        say(f"- and {more:,} more, in the report")
     if found:
-        print()
-
-
-def printable(sentence: str) -> str:
-    """Names come from topics that others may write to: nothing in them may steer a terminal."""
-    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in sentence)
+        say()
 
 
 def _print_counts(history: History) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from onceflow.doctor.findings import Line, Report, Verdict
+from onceflow.printable import printable
 
 __all__ = ["print_report", "summary", "text_lines"]
 
@@ -38,7 +39,8 @@ def print_report(report: Report, *, verbose: bool = False, strict: bool = False)
     # A pipe has no width: lines stay whole there, for whoever searches them.
     console = Console(highlight=False, markup=False, soft_wrap=True)
     width = max(console.width, WIDTH_MIN) if sys.stdout.isatty() else sys.maxsize
-    for verdict, indent, text in text_lines(report, verbose=verbose, strict=strict):
+    for verdict, indent, each in text_lines(report, verbose=verbose, strict=strict):
+        text = printable(each)
         if verdict is None:
             blanks = " " * indent
             console.print(textwrap.fill(text, width, initial_indent=blanks, subsequent_indent=blanks))
