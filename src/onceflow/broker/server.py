@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from onceflow.broker import handlers
 from onceflow.broker.admission import PasswordChecks
 from onceflow.broker.chores import every, unless_it_fails
 from onceflow.broker.connection import Connection
@@ -201,6 +202,7 @@ async def _accept_until(
     memory = doors[0].door.memory
     if memory is not None:
         chores.append(asyncio.ensure_future(every(SLOW_CHECK_S, "Closing slow connections", memory.close_slow)))
+    handlers.load_all()
     for each in doors:
         keeper.open(each.socket, each.door)
     gc.collect()

@@ -14,6 +14,7 @@ the coordinator reads its state again, and then everybody who waits is told. The
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -38,10 +39,13 @@ REFUSAL_COUNTS_MS: Final = 60_000
 """How long a write that the disk refused tells of the present. Who cannot go on tries again much sooner."""
 
 
+_utf_16 = codecs.getencoder("utf-16-be")  # now: the first time it is asked for needs a file, and there may be none left
+
+
 def java_hash(text: str) -> int:
     """`String.hashCode`, by which Kafka finds the partition of a group or a transactional id."""
     code = 0
-    units = text.encode("utf-16-be", "surrogatepass")
+    units, _ = _utf_16(text, "surrogatepass")
     for at in range(0, len(units), 2):
         code = (31 * code + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
     return code - (1 << 32) if code >= 1 << 31 else code

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import re2
+
 __all__ = ["BadRegex", "TopicRegex"]
 
 LENGTH_MAX: Final = 1_000
@@ -24,8 +26,6 @@ class TopicRegex:
     """An expression that the whole of a name has to match."""
 
     def __init__(self, text: str) -> None:
-        import re2  # here: few groups need it, and a start should not wait for it
-
         if len(text) > LENGTH_MAX:
             raise BadRegex(f"it has more than {LENGTH_MAX} characters")
         options = re2.Options()
