@@ -4,6 +4,7 @@
     |-- ConfigError                  a setting is unknown or has a wrong value: nothing was started or changed
     |-- BrokerStartError             the broker could not start: nothing was written
     |-- MalformedMessage             a peer sent bytes that are not Kafka's protocol: its connection is closed
+    |   `-- UntoldFailure            it asked not to be answered, and what it asked for failed: likewise
     |-- StorageError                 the disk refused: nothing of this write is acknowledged, reads go on
     |-- CorruptLog                   bytes on disk are not what we wrote
     |-- DataLossError                records that were to be read are gone from their topic: nothing was written
@@ -27,6 +28,7 @@ __all__ = [
     "OnceflowError",
     "ProtocolError",
     "StorageError",
+    "UntoldFailure",
 ]
 
 
@@ -44,6 +46,10 @@ class BrokerStartError(OnceflowError):
 
 class MalformedMessage(OnceflowError):
     """Bytes from a peer that do not follow the protocol."""
+
+
+class UntoldFailure(MalformedMessage):
+    """What a peer has asked for without wanting an answer failed. It can notice only that its connection is closed."""
 
 
 class StorageError(OnceflowError):

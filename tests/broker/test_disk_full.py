@@ -85,6 +85,31 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers_without_a_trace(di
         assert client.produce("orders", batch(b"next")).base_offset == 8
 
 
+@pytest.mark.skipif(not can_mount(), reason="a limit on the size of files is one on the log of the broker, too")
+@pytest.mark.parametrize("kind", ["tmpfs"])
+def test_a_disk_that_refuses_is_in_the_log_once_however_often_producers_try_again(disk: SmallDisk) -> None:
+    broker = disk.broker
+    with broker.client() as client:
+        assert client.make_topic("orders") == 0
+        assert client.produce("orders", batch(b"one")).error_code == 0
+        disk.fill()
+        for _ in range(20):
+            assert client.produce("orders", batch(b"x" * 20_000)).error_code == STORAGE_ERROR
+        assert broker.reports.count("Writes to orders-0 are refused until the disk takes them: make room there") == 1
+        assert "00000.log: No space left on device." in broker.reports, "which file, and what the system says"
+        with broker.client() as careless:
+            careless.send_all([produce_request("orders", batch(b"x" * 20_000), acks=0)])
+            assert careless.waits_for_end()
+        untold = (
+            "A produce with acks=0 failed, which its client cannot be told: orders-0: KAFKA_STORAGE_ERROR (Could not"
+        )
+        assert broker.reports.count(untold) == 1
+        assert "does not speak Kafka" not in broker.reports
+        disk.free()
+        assert client.produce("orders", batch(b"two")).error_code == 0
+        eventually(lambda: "orders-0 takes writes again; 21 were refused." in broker.reports, "it is over")
+
+
 def test_a_full_disk_and_a_kill_lose_nothing_that_was_acknowledged(disk: SmallDisk) -> None:
     broker = disk.broker
     with broker.client() as client:

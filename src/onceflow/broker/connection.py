@@ -36,7 +36,7 @@ from onceflow.broker.complaints import complain
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Peer
 from onceflow.broker.sending import send_with_files
-from onceflow.errors import MalformedMessage
+from onceflow.errors import MalformedMessage, UntoldFailure
 from onceflow.log.files import FileSlice
 from onceflow.monitor.meters import Reader
 from onceflow.wire.codec import RequestHeader, encode_parts, read_request_header, response_header
@@ -400,7 +400,10 @@ class Connection(asyncio.BufferedProtocol):
         self._serve_soon()
 
     def _refuse(self, error: MalformedMessage) -> None:
-        complain("protocol", "Closed a connection that does not speak Kafka's protocol: %s", error)
+        if isinstance(error, UntoldFailure):
+            complain("acks=0", "Closed a connection from %s: %s", self._peer.host, error)
+        else:
+            complain("protocol", "Closed a connection that does not speak Kafka's protocol: %s", error)
         self.close()
 
     def _send_settled(self) -> None:

@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from functools import partial
 from time import perf_counter
 
+from onceflow.broker.disk_trouble import DiskTrouble
 from onceflow.broker.partition import Partition
 from onceflow.errors import ErrorCode, StorageError
 from onceflow.log.partition import Checkpoint, Flush
@@ -48,11 +49,18 @@ def _outcome(run: Callable[[], None]) -> StorageError | None:
 
 
 class GroupCommit:
-    def __init__(self, loop: asyncio.AbstractEventLoop, disk_thread: Executor, stopwatch: Stopwatch) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        disk_thread: Executor,
+        stopwatch: Stopwatch,
+        trouble: DiskTrouble | None = None,
+    ) -> None:
         """`stopwatch` is shown how long each round takes."""
         self._loop = loop
         self._disk_thread = disk_thread
         self._stopwatch = stopwatch
+        self._trouble = DiskTrouble() if trouble is None else trouble
         self._dirty: dict[Partition, None] = {}
         self._running = False
         self._checkpointing: set[Partition] = set()
@@ -94,7 +102,6 @@ class GroupCommit:
                 partition.wake()
 
     def _fail(self, partition: Partition, error: StorageError) -> None:
-        logger.error("%s Nothing above offset %d is acknowledged.", error, partition.log.high_watermark)
         self._dirty.pop(partition, None)
         try:
             partition.log.fail_flush()
@@ -109,6 +116,7 @@ class GroupCommit:
                 partition.topic,
                 partition.index,
             )
+        self._trouble.refused(partition, error)  # now: the log is back at what is on disk
         partition.refuse_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
 
     async def checkpoint(self, partition: Partition) -> None:

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 from onceflow.broker.access import Authorizer
 from onceflow.broker.acls import Acls
 from onceflow.broker.chores import unless_it_fails
+from onceflow.broker.disk_trouble import DiskTrouble
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.groups import Groups
 from onceflow.broker.large_requests import LargeRequests
@@ -82,6 +83,7 @@ class Node:
         self.disk_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
         self.cleaner_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cleaner")
         self.cleaner = Cleaner(files, pace=Pace(CLEANER_WORK_S, CLEANER_REST_S))
+        self.disk_trouble = DiskTrouble()
         self.group_commit: GroupCommit | None = None
         self.large_requests: LargeRequests | None = None
         """What divides them; without one, each is done at once."""
@@ -90,7 +92,7 @@ class Node:
         self.transactions = Transactions(self)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.group_commit = GroupCommit(loop, self.disk_thread, self.meters.fsync)
+        self.group_commit = GroupCommit(loop, self.disk_thread, self.meters.fsync, self.disk_trouble)
         self.call_later = loop.call_later
         self.groups.attach(loop)
         self.transactions.resume()
@@ -128,6 +130,7 @@ class Node:
         try:
             appended = partition.log.append(batch, header)
         except StorageError as error:
+            self.disk_trouble.refused(partition, error)
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self.wrote(partition)
         return appended

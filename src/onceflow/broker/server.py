@@ -24,6 +24,7 @@ from onceflow.broker import handlers
 from onceflow.broker.admission import PasswordChecks
 from onceflow.broker.chores import every, unless_it_fails
 from onceflow.broker.connection import Connection
+from onceflow.broker.disk_trouble import LOOK_S
 from onceflow.broker.doors import Door, Doorkeeper, limits_by_address
 from onceflow.broker.large_requests import LargeRequests
 from onceflow.broker.listeners import Listener, advertised, bind
@@ -256,6 +257,7 @@ def _chores(node: Node, connections: set[Connection]) -> list[Awaitable[None]]:
             "Writing checkpoints",
             lambda: _checkpoint(node, False),
         ),
+        every(LOOK_S, "Looking after the disk", node.disk_trouble.look_again),
         every(ROLL_CHECK_S, "Writing checkpoints of sealed segments", lambda: _checkpoint(node, True)),
     ]
     if config["log.cleaner.enable"]:

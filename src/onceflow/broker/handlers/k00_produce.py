@@ -19,19 +19,19 @@ record.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import Final
 from uuid import UUID
 
 from onceflow.broker.access import Authorizer
+from onceflow.broker.complaints import complain
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context, Peer
 from onceflow.broker.node import Node
 from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topic
 from onceflow.broker.transaction_events import count_fencing
-from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
+from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError, UntoldFailure
 from onceflow.log.producers import ProducerStates
 from onceflow.log.validation import accept
 from onceflow.monitor.meters import Meters
@@ -56,8 +56,6 @@ from onceflow.wire.produce import (
     encode_success,
     read_produce,
 )
-
-logger = logging.getLogger(__name__)
 
 ZSTD_FROM_VERSION: Final = 7
 ABORTABLE_FROM_VERSION: Final = 11
@@ -191,7 +189,7 @@ class _InTransaction:
         try:
             result = _write(self._node, self._version, self.body, refused, self._denied)
         except MalformedMessage as error:
-            logger.warning("A produce request failed after it had waited, and nobody wants to know: %s", error)
+            complain("acks=0", "%s", error)
             result = None
         if isinstance(result, Deferred):
             result.when_done(lambda: deferred.resolve(result.result))
@@ -232,10 +230,12 @@ def _write(
             except StorageError as error:
                 outcome.failed = True
                 results.append((batch[0], ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+                if topic is not None:
+                    node.disk_trouble.refused(topic.partitions[batch[0]], error)
                 _count_refusal(node, topic, batch, ErrorCode.KAFKA_STORAGE_ERROR, body.transactional_id, refused)
     if body.acks == 0:
         if outcome.failed:
-            raise MalformedMessage("A produce with acks=0 failed; closing is all that its client can notice.")
+            raise UntoldFailure(f"A produce with acks=0 failed, which its client cannot be told: {outcome.failures()}")
         return None
     if outcome.waiting:
         return outcome.when_durable()
@@ -348,6 +348,16 @@ class _Outcome:
         self._left -= 1
         if self._left == 0:
             deferred.resolve(Answer(self.encode()))
+
+    def failures(self) -> str:
+        """For the log."""
+        failed = [
+            f"{key if isinstance(key, str) else UUID(bytes=key)}-{result[0]}: {result[1].name} ({result[2]})"
+            for key, results in self.topics
+            for result in results
+            if len(result) == 3
+        ]
+        return f"{failed[0]}, and {len(failed) - 1} more" if len(failed) > 1 else failed[0]
 
     def encode(self) -> bytes | ProduceResponse:
         if not self.failed and self._version >= BY_HAND_FROM_VERSION:
