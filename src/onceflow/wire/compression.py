@@ -3,7 +3,11 @@
 A batch of a hundred bytes can claim to hold gigabytes. So whoever unpacks says how much they are ready to
 receive, and nothing beyond `max_bytes` is ever allocated for the result: gzip is read in bounded steps,
 snappy states its size before its data, and lz4 and zstd write into a buffer of ours that grows only up to
-the limit.
+the limit, or to what the headers of their blocks allow. Where that is less, data that do not fit are corrupt,
+and nobody tries again with more.
+
+All of it may be called in a thread while the event loop serves: the libraries let go of the interpreter, and
+what would hold it for long, to copy or to clear megabytes, is done in pieces.
 
 What clients really send:
 
@@ -21,6 +25,7 @@ What clients really send:
 from __future__ import annotations
 
 import enum
+import io
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -36,6 +41,10 @@ DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Default for `max_bytes`: 64 times what `message.max.bytes` lets through packed, and still harmless."""
 
 Bytes = bytes | bytearray | memoryview
+
+_PIECE: Final = 1024 * 1024
+"""How much is copied or cleared at a time: half a millisecond."""
+_ZEROS: Final = memoryview(bytes(_PIECE))
 
 
 class Codec(enum.IntEnum):
@@ -114,27 +123,32 @@ def _gzip_compress(data: Bytes, level: int | None) -> bytes:
 
 def _gzip_decompress(data: Bytes, max_bytes: int) -> bytes:
     view = memoryview(data)
-    parts: list[bytes] = []
-    room = max_bytes
+    room = _Room(Codec.GZIP, max_bytes)
     at = 0
     member = zlib.decompressobj(_GZIP_WBITS)
     while at < len(view):
         step = view[at : at + _GZIP_STEP]
-        try:
-            # One byte more than there is room for: if it comes, the limit is broken and not much allocated.
-            part = member.decompress(step, room + 1)
-        except zlib.error as error:
-            raise _corrupt(Codec.GZIP, error) from None
-        room -= len(part)
-        if room < 0:
-            raise _too_large(Codec.GZIP, max_bytes)
-        parts.append(part)
+        _gzip_step(member, step, room)
         at += len(step) - len(member.unused_data)
         if member.eof and at < len(view):
             member = zlib.decompressobj(_GZIP_WBITS)
     if not member.eof:
         raise _corrupt(Codec.GZIP, "they end in the middle")
-    return b"".join(parts)
+    return room.content()
+
+
+def _gzip_step(member: zlib._Decompress, step: Bytes, room: _Room) -> None:
+    """Unpack a piece of the input, in pieces of the output."""
+    while True:
+        try:
+            part = member.decompress(step, _PIECE)
+        except zlib.error as error:
+            raise _corrupt(Codec.GZIP, error) from None
+        room.add(part)
+        step = member.unconsumed_tail
+        # Also without input there may be output left, if there was as much as it was asked for.
+        if member.eof or (not step and len(part) < _PIECE):
+            return
 
 
 # --- snappy
@@ -146,6 +160,8 @@ _XERIAL_HEADER_SIZE: Final = 16
 _XERIAL_BLOCK: Final = 32 * 1024
 """Unpacked bytes per block; the size that Java's clients use."""
 _INT32: Final = struct.Struct(">i")
+_SNAPPY_RATIO_MAX: Final = 32
+"""Nothing in the format stands for more than 64 bytes, or takes less than two."""
 
 
 def _snappy_compress(data: Bytes, _: int | None) -> bytes:
@@ -161,17 +177,17 @@ def _snappy_decompress(data: Bytes, max_bytes: int) -> bytes:
     view = memoryview(data)
     # The versions are not looked at: there is only one format, and some clients swap their bytes.
     is_xerial = bytes(view[:8]) == _XERIAL_MAGIC and len(view) >= _XERIAL_HEADER_SIZE
-    parts: list[bytes] = []
-    room = max_bytes
+    room = _Room(Codec.SNAPPY, max_bytes)
     for block in _xerial_blocks(view) if is_xerial else (view,):
         try:
-            room -= cramjam.snappy.decompress_raw_len(block)
-            if room < 0:
-                raise _too_large(Codec.SNAPPY, max_bytes)
-            parts.append(bytes(cramjam.snappy.decompress_raw(block)))
+            size = cramjam.snappy.decompress_raw_len(block)
+            if size > _SNAPPY_RATIO_MAX * len(block):
+                raise _corrupt(Codec.SNAPPY, f"{len(block)} bytes are said to be {size}")
+            with room.more(size) as buffer:
+                cramjam.snappy.decompress_raw_into(block, buffer)
         except cramjam.DecompressionError as error:
             raise _corrupt(Codec.SNAPPY, error) from None
-    return b"".join(parts)
+    return room.content()
 
 
 def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
@@ -198,7 +214,15 @@ _ZSTD_LEVEL: Final = DEFAULT_LEVELS[Codec.ZSTD]
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_CONTENT_SIZE_BIT: Final = 0x08
+_LZ4_PIECE: Final = 256 * 1024
+_LZ4_RATIO_MAX: Final = 255
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_REPEATED: Final = 1
+_ZSTD_COMPRESSED: Final = 2
+_ZSTD_BLOCK_MAX: Final = 128 * 1024
+_SKIPPED: Final = 0x184D2A50
+_SKIPPED_MASK: Final = 0xFFFFFFF0
+"""Both formats have frames of their own meaning, which a reader passes over."""
 
 _FIRST_GUESS_BYTES: Final = 64 * 1024
 _BELIEVED_RATIO: Final = 256
@@ -209,7 +233,10 @@ def _lz4_compress(data: Bytes, level: int | None) -> bytes:
     packer = cramjam.lz4.Compressor(
         level=_LZ4_FAST if level is None else level, content_checksum=False, block_linked=False
     )
-    packer.compress(bytes(data))  # unlike the functions of the library, this takes nothing else
+    view = memoryview(data)
+    for at in range(0, len(view), _LZ4_PIECE):
+        # Unlike the functions of the library, this takes nothing but `bytes`, and lets nobody else run.
+        packer.compress(bytes(view[at : at + _LZ4_PIECE]))
     return bytes(packer.finish())
 
 
@@ -218,47 +245,54 @@ def _zstd_compress(data: Bytes, level: int | None) -> bytes:
 
 
 def _lz4_decompress(data: Bytes, max_bytes: int) -> bytes:
-    return _decompress_into(Codec.LZ4, cramjam.lz4.decompress_into, data, _lz4_claim(data), max_bytes)
+    return _decompress_into(Codec.LZ4, cramjam.lz4.decompress_into, data, _lz4_claim(data), _lz4_bound(data), max_bytes)
 
 
 def _zstd_decompress(data: Bytes, max_bytes: int) -> bytes:
-    return _decompress_into(Codec.ZSTD, cramjam.zstd.decompress_into, data, _zstd_claim(data), max_bytes)
+    return _decompress_into(
+        Codec.ZSTD, cramjam.zstd.decompress_into, data, _zstd_claim(data), _zstd_bound(data), max_bytes
+    )
 
 
 def _decompress_into(
     codec: Codec,
-    unpack: Callable[[Bytes, bytearray], int],
+    unpack: Callable[[Bytes, memoryview], int],
     data: Bytes,
     claimed: int | None,
+    bound: int,
     max_bytes: int,
 ) -> bytes:
     if claimed is not None and claimed > max_bytes:
         raise _too_large(codec, max_bytes)
-    for size in _buffer_sizes(len(data), claimed, max_bytes):
-        buffer = bytearray(size)
-        try:
-            length = unpack(data, buffer)
-        except cramjam.DecompressionError as error:
-            # A full buffer and corrupt data differ in the wording only, and wording may change with the next
-            # release of the library: so both are tried again with more room, and the last failure counts.
-            failure = error
-        else:
-            return bytes(memoryview(buffer)[:length])
+    room = _Room(codec, max_bytes)
+    for size in _buffer_sizes(len(data), claimed, min(bound, max_bytes)):
+        with room.of(size) as buffer:
+            try:
+                length = unpack(data, buffer)
+            except cramjam.DecompressionError as error:
+                # A full buffer and corrupt data differ in the wording only, and wording may change with the next
+                # release of the library: so both are tried again with more room, and the last failure counts.
+                # Its words only: the error itself would hold on to the buffer until the garbage collector comes.
+                failure = str(error)
+                continue
+        return room.content(length)
+    if bound <= max_bytes:
+        raise _corrupt(codec, failure)
     raise MalformedMessage(
         f"The {codec.name.lower()} data are corrupt or unpack to more than {max_bytes} bytes: {failure}."
     )
 
 
-def _buffer_sizes(length: int, claimed: int | None, max_bytes: int) -> Iterator[int]:
-    """Growing sizes up to `max_bytes`. A claim is where to begin: it may be a lie, or more frames follow."""
+def _buffer_sizes(length: int, claimed: int | None, limit: int) -> Iterator[int]:
+    """Growing sizes up to the limit. A claim is where to begin: it may be a lie, or more frames follow."""
     if claimed is None:
         size = max(_FIRST_GUESS_BYTES, 4 * length)
     else:
         size = max(1, min(claimed, _BELIEVED_RATIO * length))
-    while size < max_bytes:
+    while size < limit:
         yield size
         size = max(_FIRST_GUESS_BYTES, 8 * size)
-    yield max_bytes
+    yield limit
 
 
 def _lz4_claim(data: Bytes) -> int | None:
@@ -269,18 +303,116 @@ def _lz4_claim(data: Bytes) -> int | None:
 
 
 def _zstd_claim(data: Bytes) -> int | None:
-    """The content size in the header of the first frame (RFC 8878, 3.1.1.1)."""
+    """The content size in the header of the first frame."""
     if len(data) < 6 or data[:4] != _ZSTD_MAGIC:
         return None
-    descriptor = data[4]
+    return _zstd_frame(data, 0)[1]
+
+
+def _zstd_frame(data: Bytes, at: int) -> tuple[int, int | None]:
+    """Where the blocks of the frame at `at` begin, and its content size if that is there (RFC 8878, 3.1.1.1)."""
+    descriptor = data[at + 4]
     is_single_segment = bool(descriptor & 0x20)
     size_of_dictionary_id = (0, 1, 2, 4)[descriptor & 0x03]
     size_of_claim = (1 if is_single_segment else 0, 2, 4, 8)[descriptor >> 6]
-    at = 5 + (0 if is_single_segment else 1) + size_of_dictionary_id
-    if size_of_claim == 0 or len(data) < at + size_of_claim:
-        return None
-    claimed = int.from_bytes(data[at : at + size_of_claim], "little")
-    return claimed + 256 if size_of_claim == 2 else claimed
+    at += 5 + (0 if is_single_segment else 1) + size_of_dictionary_id
+    end = at + size_of_claim
+    if size_of_claim == 0 or len(data) < end:
+        return end, None
+    claimed = int.from_bytes(data[at:end], "little")
+    return end, claimed + 256 if size_of_claim == 2 else claimed
+
+
+# What the headers of the blocks allow. They stop at the first one that makes no sense: the libraries do so, too.
+
+
+def _zstd_bound(data: Bytes) -> int:
+    """As much as these frames can unpack to, at most (RFC 8878, 3.1.1.2)."""
+    bound = at = 0
+    size = len(data)
+    while at + 5 < size:
+        magic = int.from_bytes(data[at : at + 4], "little")
+        if magic & _SKIPPED_MASK == _SKIPPED:
+            at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+            continue
+        if data[at : at + 4] != _ZSTD_MAGIC:
+            return bound
+        has_checksum = data[at + 4] & 0x04
+        at, claimed = _zstd_frame(data, at)
+        inside = last = 0
+        while not last:
+            if at + 3 > size:
+                break
+            block = int.from_bytes(data[at : at + 3], "little")
+            last, kind, length = block & 1, block >> 1 & 3, block >> 3
+            inside += _ZSTD_BLOCK_MAX if kind == _ZSTD_COMPRESSED else min(length, _ZSTD_BLOCK_MAX)
+            at += 4 if kind == _ZSTD_REPEATED else 3 + length
+        bound += inside if claimed is None else min(inside, claimed)
+        at += 4 if has_checksum else 0
+    return bound
+
+
+def _lz4_bound(data: Bytes) -> int:
+    """As much as these frames can unpack to, at most."""
+    bound = at = 0
+    size = len(data)
+    while at + 7 <= size:
+        magic = int.from_bytes(data[at : at + 4], "little")
+        if magic & _SKIPPED_MASK == _SKIPPED:
+            at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+            continue
+        if data[at : at + 4] != _LZ4_MAGIC:
+            return bound
+        flags = data[at + 4]
+        block_max = 1 << 8 + 2 * (data[at + 5] >> 4 & 7)
+        after_block = 4 if flags & 0x10 else 0
+        at += 7 + (8 if flags & _LZ4_CONTENT_SIZE_BIT else 0) + (4 if flags & 0x01 else 0)
+        while at + 4 <= size:
+            length = int.from_bytes(data[at : at + 4], "little")
+            at += 4
+            if length == 0:
+                break
+            is_stored, length = length >> 31, length & 0x7FFFFFFF
+            bound += min(block_max, length if is_stored else _LZ4_RATIO_MAX * length)
+            at += length + after_block
+        at += 4 if flags & 0x04 else 0
+    return bound
+
+
+# --- where it is put
+
+
+class _Room:
+    """What comes out, in one piece that was never copied as a whole."""
+
+    def __init__(self, codec: Codec, max_bytes: int) -> None:
+        self._codec = codec
+        self._max_bytes = max_bytes
+        self._content = io.BytesIO()
+
+    def add(self, part: bytes) -> None:
+        if self._content.tell() + len(part) > self._max_bytes:
+            raise _too_large(self._codec, self._max_bytes)
+        self._content.write(part)
+
+    def more(self, size: int) -> memoryview:
+        """So many bytes behind those that are there, to be written to."""
+        at = self._content.tell()
+        return self.of(at + size)[at:]
+
+    def of(self, size: int) -> memoryview:
+        """All of it, made so large, to be written to."""
+        if size > self._max_bytes:
+            raise _too_large(self._codec, self._max_bytes)
+        at = self._content.seek(0, io.SEEK_END)
+        while at < size:
+            at += self._content.write(_ZEROS[: size - at])
+        return self._content.getbuffer()
+
+    def content(self, length: int | None = None) -> bytes:
+        """What was written, or the first `length` bytes of it."""
+        self._content.truncate(length)
+        return self._content.getvalue()
 
 
 _COMPRESS: Final[dict[Codec, Callable[[Bytes, int | None], bytes]]] = {

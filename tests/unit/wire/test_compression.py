@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import gzip
 import random
 import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 import warnings
+from collections.abc import Iterator
 
 import aiokafka.codec
 import cramjam
+import lz4.frame
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.effort import examples
@@ -149,6 +154,50 @@ def test_linked_lz4_blocks_are_read_and_independent_ones_written() -> None:
     assert compress(Codec.LZ4, data)[4] & independent_blocks
 
 
+@pytest.mark.parametrize("block_size", [4, 5, 6, 7])
+@pytest.mark.parametrize("size", [0, 1, 70_000, 5_000_000])
+def test_lz4_frames_of_every_kind_are_read(block_size: int, size: int) -> None:
+    data = some_text(size // 2) + bytes(size - size // 2)
+    for checksums in (False, True):
+        for store_size in (False, True):
+            frame = lz4.frame.compress(
+                data,
+                block_size=block_size,
+                block_checksum=checksums,
+                content_checksum=checksums,
+                store_size=store_size,
+            )
+            assert decompress(Codec.LZ4, frame) == data
+            assert decompress(Codec.LZ4, skipped(b"ours") + frame + skipped(b"") + frame) == data * 2
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 5_000_000])
+def test_zstd_frames_of_every_kind_are_read(size: int) -> None:
+    data = some_text(size // 2) + bytes(size - size // 2)
+    for level in (-5, 3, 9):
+        for write_size in (False, True):
+            packer = zstandard.ZstdCompressor(
+                level=level, write_checksum=bool(level % 2), write_content_size=write_size
+            )
+            frame = packer.compress(data)
+            assert decompress(Codec.ZSTD, frame) == data
+            assert decompress(Codec.ZSTD, skipped(b"ours") + frame + skipped(b"") + frame) == data * 2
+
+
+def test_zstd_blocks_that_are_flushed_when_they_are_small_are_read() -> None:
+    """So many that all their blocks together might hold more than the limit."""
+    packer = zstandard.ZstdCompressor().compressobj()
+    flushed = zstandard.COMPRESSOBJ_FLUSH_BLOCK
+    pieces = [packer.compress(b"record %d" % at) + packer.flush(flushed) for at in range(2000)]
+    frame = b"".join(pieces) + packer.flush()
+    assert decompress(Codec.ZSTD, frame) == b"".join(b"record %d" % at for at in range(2000))
+
+
+def skipped(content: bytes) -> bytes:
+    """A frame that both formats pass over."""
+    return struct.pack("<II", 0x184D2A53, len(content)) + content
+
+
 # --- limits
 
 
@@ -227,6 +276,47 @@ def test_empty_gzip_members_do_not_take_quadratic_time() -> None:
 
 
 # --- damage
+
+
+@contextlib.contextmanager
+def no_garbage_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+def with_damage(codec: Codec, size: int) -> bytes:
+    packed = bytearray(compress(codec, some_text(size)))
+    for at in range(len(packed) // 2, len(packed) // 2 + 20):
+        packed[at] ^= 0x55
+    return bytes(packed)
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_nothing_is_kept_of_data_that_were_corrupt(codec: Codec) -> None:
+    """Without waiting for the garbage collector: 64 MB each, for as long as it does not come."""
+    corrupt = with_damage(codec, 300_000)
+    with no_garbage_collector():
+        for _ in range(3):
+            with pytest.raises(MalformedMessage):
+                decompress(codec, corrupt, max_bytes=16 * MIB)
+        kept, _ = tracemalloc.get_traced_memory()
+    assert kept < MIB
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_data_that_were_corrupt_cost_what_they_could_be_and_not_what_is_allowed(codec: Codec) -> None:
+    corrupt = with_damage(codec, 300_000)
+    with no_garbage_collector():
+        with pytest.raises(MalformedMessage, match="data are corrupt: "):
+            decompress(codec, corrupt, max_bytes=1024 * MIB)
+        _, most = tracemalloc.get_traced_memory()
+    assert most < 4 * MIB
 
 
 @pytest.mark.parametrize("codec", PACKED)
