@@ -306,9 +306,9 @@ class Cleaner:
                     continue
                 if header.is_transactional and aborts.has(header.producer_id, header.base_offset):
                     continue
-                note_keys(part.segment, header, batch, latest)
+                reached = note_keys(part.segment, header, batch, latest, dirty_from, self._keys_max)
                 if len(latest) >= self._keys_max:
-                    return latest, header.last_offset + 1
+                    return latest, reached
         return latest, dirty[-1].end_offset
 
     def _replace(self, job: _Job, parts: list[Part], survivors: Survivors) -> Steps[int]:

@@ -25,7 +25,8 @@ __all__ = ["CLEANED_SUFFIX", "Draft", "Part", "Survivors", "cleaned", "note_keys
 CLEANED_SUFFIX: Final = ".cleaned"
 KEY_LENGTH_MAX: Final = 24
 """Longer keys are noted as a hash, which is longer than this, so that no key can be mistaken for one."""
-UNPACKED_BYTES_MAX: Final = 1 << 28
+UNPACKED_BYTES_MAX: Final = 1 << 27
+"""Twice what a compacted topic takes in a batch: there may be others in it, from before it became one."""
 WRITE_CHUNK: Final = 1 << 20
 INDEXED_POSITION_MAX: Final = 2**31 - 1
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
@@ -85,7 +86,7 @@ class Survivors:
 
     def _with_horizon(self, header: BatchHeader, batch: bytes) -> bytes:
         data = unpacked(header, batch, UNPACKED_BYTES_MAX)
-        return thinned(header, data, list(spans(header, data)), delete_horizon_ms=self._horizon())
+        return thinned(header, data, spans(header, data), delete_horizon_ms=self._horizon())
 
     def _horizon(self) -> int:
         return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
@@ -100,23 +101,27 @@ class Survivors:
         data = unpacked(header, batch, UNPACKED_BYTES_MAX)
         horizon = header.delete_horizon_ms
         tombstones_go = horizon is not None and horizon <= self.now_ms
-        kept: list[Span] = []
+        latest, mapped_to = self.latest, self.mapped_to
+
+        def stays(span: Span) -> bool:
+            _, _, offset, _, key_at, key_size, _, value_size = span
+            if offset >= mapped_to:
+                return True  # nobody has looked for older records of its key, which would outlive a tombstone
+            if key_size < 0 or (tombstones_go and value_size < 0):
+                return False
+            return latest.get(noted(data, key_at, key_size), -1) <= offset
+
+        kept = 0
         has_tombstones = False
-        latest = self.latest
-        for span in spans(header, data):
-            _, _, offset, key, has_value = span
-            if key is None or latest.get(key if len(key) <= KEY_LENGTH_MAX else digest(key), -1) > offset:
-                continue
-            if not has_value:
-                if tombstones_go:
-                    continue
+        for span in filter(stays, spans(header, data)):
+            kept += 1
+            if span[7] < 0:
                 has_tombstones = True
-            kept.append(span)
         if not kept:
             return self._without_records(header, batch, is_remembered=header.last_offset in self.remembered)
         if has_tombstones and horizon is None:
-            return thinned(header, data, kept, delete_horizon_ms=self._horizon())
-        return batch if len(kept) == header.count else thinned(header, data, kept)
+            return thinned(header, data, filter(stays, spans(header, data)), delete_horizon_ms=self._horizon())
+        return batch if kept == header.count else thinned(header, data, filter(stays, spans(header, data)))
 
 
 class Draft:
@@ -229,7 +234,11 @@ def cleaned(path: Path) -> Path:
     return path.with_name(path.name + CLEANED_SUFFIX)
 
 
-def digest(key: bytes) -> bytes:
+def noted(data: bytes, key_at: int, key_size: int) -> bytes:
+    """A key as it is noted."""
+    if key_size <= KEY_LENGTH_MAX:
+        return data[key_at : key_at + key_size]
+    key = memoryview(data)[key_at : key_at + key_size]
     return hashlib.blake2b(key, digest_size=KEY_LENGTH_MAX + 1, usedforsecurity=False).digest()
 
 
@@ -239,9 +248,19 @@ def check_sound(segment: Segment, header: BatchHeader, batch: bytes) -> None:
         raise CorruptLog(f"A batch of {segment.log.path} at offset {header.base_offset} fails its checksum.")
 
 
-def note_keys(segment: Segment, header: BatchHeader, batch: bytes, latest: dict[bytes, int]) -> None:
-    """Note the offset of every key in a batch, over those that were noted before. [thread]"""
+def note_keys(
+    segment: Segment, header: BatchHeader, batch: bytes, latest: dict[bytes, int], from_offset: int, keys_max: int
+) -> int:
+    """Note the offset of every key in a batch from there on, over those that were noted before; returns up to
+    where. [thread]
+
+    That is the end of the batch, or less, as soon as there are so many keys.
+    """
     check_sound(segment, header, batch)
-    for _, _, offset, key, _ in spans(header, unpacked(header, batch, UNPACKED_BYTES_MAX)):
-        if key is not None:
-            latest[key if len(key) <= KEY_LENGTH_MAX else digest(key)] = offset
+    data = unpacked(header, batch, UNPACKED_BYTES_MAX)
+    for _, _, offset, _, key_at, key_size, _, _ in spans(header, data):
+        if key_size >= 0 and offset >= from_offset:
+            latest[noted(data, key_at, key_size)] = offset
+            if len(latest) >= keys_max:
+                return offset + 1
+    return header.last_offset + 1

@@ -25,9 +25,11 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+import google_crc32c
+
 from onceflow.errors import MalformedMessage
 from onceflow.wire import batch as wire_batch
-from onceflow.wire.batch import HEADER_SIZE, BatchHeader
+from onceflow.wire.batch import ATTRIBUTES_AT, HEADER_SIZE, BatchHeader
 from onceflow.wire.compression import DECOMPRESSED_BYTES_MAX, Codec, compress, decompress
 
 __all__ = [
@@ -322,7 +324,7 @@ def build_batch(
     )
     header = BatchHeader(
         base_offset=base_offset,
-        length=HEADER_SIZE - wire_batch.OVERHEAD + len(body),
+        length=0,
         leader_epoch=leader_epoch,
         magic=wire_batch.MAGIC,
         crc=0,
@@ -338,12 +340,15 @@ def build_batch(
     return _seal(header, body)
 
 
-def _seal(header: BatchHeader, body: bytes) -> bytes:
+def _seal(header: BatchHeader, body: Bytes) -> bytes:
+    """The batch, with the length and the checksum that it then has."""
+    header = header._replace(length=HEADER_SIZE - wire_batch.OVERHEAD + len(body))
     try:
-        unsealed = wire_batch.HEADER.pack(*header) + body
+        unsealed = wire_batch.HEADER.pack(*header)
     except struct.error as error:
         raise ValueError(f"A field of the batch header is out of range ({error}): {header}.") from None
-    return wire_batch.HEADER.pack(*header._replace(crc=wire_batch.checksum(unsealed))) + body
+    crc = google_crc32c.extend(google_crc32c.value(unsealed[ATTRIBUTES_AT:]), bytes(body))
+    return b"".join((wire_batch.HEADER.pack(*header._replace(crc=crc)), body))
 
 
 def _zigzag(number: int) -> bytes:

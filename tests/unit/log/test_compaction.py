@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -143,7 +144,7 @@ def test_keys_too_long_to_be_noted_are_told_apart() -> None:
     shop.segment((long + "a", "1"), (long + "b", "1"), (long + "a", "2"))
     shop.compact()
     assert shop.offsets == [1, 2]
-    assert len(draft.digest(b"k" * 1000)) > draft.KEY_LENGTH_MAX
+    assert len(draft.noted(b"k" * 1000, 0, 1000)) > draft.KEY_LENGTH_MAX
 
 
 def test_an_empty_key_is_a_key() -> None:
@@ -164,6 +165,40 @@ def test_more_keys_than_fit_are_cleaned_in_rounds() -> None:
     assert shop.offsets == list(range(15, 20))
     assert shop.cleaner.cleaned_offset(shop.log) == 20
     shop.check()
+
+
+def test_more_keys_in_one_batch_than_fit_are_cleaned_in_rounds() -> None:
+    shop = Shop()
+    shop.cleaner = Cleaner(shop.files, keys_max=3)
+    shop.write(*((f"k{key}", "old") for key in range(8)))
+    shop.write(*((f"k{key}", "new") for key in range(8)))
+    shop.roll()
+    shop.compact()
+    assert shop.offsets == list(range(8, 16))
+    assert shop.cleaner.cleaned_offset(shop.log) == 16
+    shop.check()
+
+
+def test_a_tombstone_above_the_noted_range_stays_even_if_its_horizon_has_passed() -> None:
+    """Nobody has looked for the older records of its key: they would be all that is left."""
+    batch = build_batch(
+        [Record(0, 1, b"a", None), Record(1, 1, b"b", None)], base_offset=0, delete_horizon_ms=5, max_timestamp=1
+    )
+    survivors = draft.Survivors({b"a": 0}, 1, DAY_MS, DAY_MS, set(), {}, Aborts())
+    assert [record.offset for record in read_records(survivors.of(read_header(batch), batch))] == [1]
+
+
+def test_a_record_with_a_million_headers_is_compacted_without_looking_at_them() -> None:
+    headers = (("", b""),) * 1_000_000
+    batch = build_batch([Record(0, 1, b"a", b"x", headers), Record(1, 1, b"b", b"x")], base_offset=0, codec=Codec.ZSTD)
+    survivors = draft.Survivors({b"a": 0, b"b": 5}, 6, 0, DAY_MS, set(), {}, Aborts())
+    tracemalloc.start()
+    thin = survivors.of(read_header(batch), batch)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    [record] = read_records(thin)
+    assert (record.offset, len(record.headers)) == (0, 1_000_000)
+    assert most < 20 << 20  # the bytes, a few times; the headers alone would be 100 MB
 
 
 def test_nothing_above_the_noted_range_is_touched() -> None:

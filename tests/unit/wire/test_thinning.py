@@ -50,7 +50,11 @@ def opened(batch: bytes) -> tuple[BatchHeader, bytes]:
 def test_spans_say_what_reading_says(case: tuple[list[Record], bytes]) -> None:
     records, batch = case
     found = list(spans(*opened(batch)))
-    assert [(span[2], span[3], span[4]) for span in found] == [(r.offset, r.key, r.value is not None) for r in records]
+    assert [(span[2], span[3]) for span in found] == [(record.offset, record.timestamp) for record in records]
+    body = opened(batch)[1]
+    for (_, _, _, _, key_at, key_size, value_at, value_size), record in zip(found, records, strict=True):
+        assert (body[key_at : key_at + key_size] if key_size >= 0 else None) == record.key
+        assert (body[value_at : value_at + value_size] if value_size >= 0 else None) == record.value
 
 
 @given(batches_of_records(), st.data(), st.none() | st.integers(0, 2**63 - 1))
