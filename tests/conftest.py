@@ -68,7 +68,7 @@ SELECTED = (
     *(
         f"tests/conformance/{module}"
         for module in (
-            "test_aiokafka.py", "test_cli", "test_confluent.py", "test_fetching.py", "test_groups.py", "test_java.py",
+            "test_aiokafka.py", "test_cli", "test_confluent.py", "test_fetching.py", "test_groups.py", "test_java",
             "test_kafka_python.py", "test_kafka_tools.py", "test_streams.py", "test_transactions.py",
             "test_batch_writer.py::TestExpiredId",  # on a Kafka of their own, which forgets transactional ids
         )

@@ -15,23 +15,28 @@ from pathlib import Path
 
 from tests.support.kafka_jars import CACHE, JavaMissing, classpath, java, only_one_process
 
-__all__ = ["compiled"]
+__all__ = ["classes", "compiled"]
 
 SOURCES = Path(__file__).resolve().parents[1] / "conformance" / "java"
 
 
-@functools.cache
 def compiled(program: str, jars: str | None = None) -> str:
     """A class path with the classes of `java/<program>/*.java` and the jars they need."""
     jars = jars or classpath()
+    return os.pathsep.join((str(classes(program, jars)), jars))
+
+
+@functools.cache
+def classes(program: str, jars: str) -> Path:
+    """The folder with the classes of `java/<program>/*.java`, compiled with these jars."""
     sources = sorted((SOURCES / program).glob("*.java"))
     fingerprint = hashlib.sha256(b"\0".join(each.read_bytes() for each in sources)).hexdigest()[:16]
-    classes = CACHE / f"java-{program}-{fingerprint}"
-    if not classes.is_dir():
+    folder = CACHE / f"java-{program}-{fingerprint}"
+    if not folder.is_dir():
         with only_one_process(f"java-{program}"):
-            if not classes.is_dir():
-                _compile(sources, classes, jars)
-    return os.pathsep.join((str(classes), jars))
+            if not folder.is_dir():
+                _compile(sources, folder, jars)
+    return folder
 
 
 def _compile(sources: list[Path], classes: Path, jars: str) -> None:

@@ -21,11 +21,13 @@ from tests.support.registry import CACHE, Download, JarsMissing, cached, jars, o
 
 __all__ = [
     "CACHE",
+    "CLIENT_VERSIONS",
     "DOWNLOADS",
     "KAFKA_VERSION",
     "JarsMissing",
     "JavaMissing",
     "classpath",
+    "client_classpath",
     "connector_jars",
     "java",
     "java_version",
@@ -51,6 +53,9 @@ CONNECTOR_ARTIFACTS = (
     ("org.apache.commons", "commons-pool2", "2.13.1"),
     ("org.scala-lang.modules", "scala-parallel-collections_2.13", "1.2.0"),
 )
+CLIENT_VERSIONS = ("2.8.2", "3.0.2", "3.4.1", "3.7.2", "3.9.2", "4.0.2", KAFKA_VERSION, "4.4.0")
+"""Java clients that are tried with the broker: the oldest that many still have, one with each way to ask for versions
+and features, and the newest."""
 JAVA_MIN = 17
 
 JARS = jars(f"kafka-{KAFKA_VERSION}", *ARTIFACTS)
@@ -58,7 +63,16 @@ STREAMS_JARS = jars(f"kafka-streams-{KAFKA_VERSION}", *STREAMS_ARTIFACTS, alone=
 """Only the jar itself: what it needs is among the others, but for RocksDB (70 MB), for stores on disk."""
 CONNECTOR_JARS = jars(f"spark-kafka-{CONNECTOR_VERSION}", *CONNECTOR_ARTIFACTS, alone=True)
 """Only these five: the rest is among Spark's own jars, and a second copy of those would be in the way."""
-DOWNLOADS = (JARS, STREAMS_JARS, CONNECTOR_JARS)
+CLIENT_JARS = {
+    version: jars(
+        f"kafka-clients-{version}",
+        ("org.apache.kafka", "kafka-clients", version),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    )
+    for version in CLIENT_VERSIONS
+}
+"""With the codecs that each brings."""
+DOWNLOADS = (JARS, STREAMS_JARS, CONNECTOR_JARS, *CLIENT_JARS.values())
 
 
 class JavaMissing(RuntimeError):
@@ -110,6 +124,11 @@ def streams_classpath() -> str:
     return os.pathsep.join((_all_in(STREAMS_JARS), classpath()))
 
 
+def client_classpath(version: str) -> str:
+    """What a program needs that uses the Java clients of this version."""
+    return _all_in(CLIENT_JARS[version])
+
+
 def connector_jars() -> list[Path]:
     """Spark's own Kafka source and sink, for `spark.jars`."""
     return sorted(cached(CONNECTOR_JARS.section, CONNECTOR_JARS).glob("*.jar"))
@@ -123,6 +142,6 @@ if __name__ == "__main__":
     try:
         java()
         print(streams_classpath())
-        print(*connector_jars(), sep="\n")
+        print(*connector_jars(), *map(client_classpath, CLIENT_VERSIONS), sep="\n")
     except (JavaMissing, JarsMissing) as error:
         sys.exit(str(error))
