@@ -291,6 +291,9 @@ BROKER_SETTINGS: Final = _table(
     _s("group.consumer.max.size", Type.INT, INT_MAX, "The most members of a consumer group.", low=1),
     _s("group.consumer.assignors", Type.LIST, "uniform,range", "How the broker shares out partitions; the first is the "
        "default.", choices=("uniform", "range")),
+    _s("group.consumer.migration.policy", Type.STRING, "bidirectional", "Which groups with members may change from the "
+       "classic protocol to that of consumer groups (upgrade), and back (downgrade), when a member does.",
+       choices=("disabled", "downgrade", "upgrade", "bidirectional")),
     _s("log.retention.check.interval.ms", Type.LONG, 300_000, "How often retention is applied.", low=1),
     _s("log.cleaner.enable", Type.BOOLEAN, True, "Compact topics with cleanup.policy=compact."),
     _s("log.cleaner.backoff.ms", Type.LONG, 15_000, "How often topics are looked at for compaction.", low=0),

@@ -333,9 +333,6 @@ class ConsumerProtocolScenarios(GroupScenarios):
     ) -> None:
         lose_only_what_moves(client, join, new_topic, group, self.membership())
 
-    @pytest.mark.onceflow_differs(
-        "A group with members keeps its protocol, as in Kafka where group.consumer.migration.policy is disabled."
-    )
     def test_a_living_group_can_change_its_protocol(
         self, client: CoordinatedClient, join: Join, new_topic: NewTopic, group: str
     ) -> None:

@@ -15,10 +15,12 @@ from onceflow.broker.topics import Topic, Topics
 from onceflow.config import BrokerConfig
 from onceflow.errors import ConfigError, ProtocolError
 from onceflow.group.assignors import ASSIGNORS
-from onceflow.group.consumer_group import ConsumerGroup, ConsumerSettings
+from onceflow.group.classic import ClassicSettings
+from onceflow.group.consumer_group import ConsumerGroup
 from onceflow.group.consumer_records import encode_record
 from onceflow.group.consumer_regexes import resolve_regexes
 from onceflow.group.consumer_requests import check_request
+from onceflow.group.consumer_settings import ConsumerSettings, MigrationPolicy
 from onceflow.group.consumer_topics import TopicInfo
 from onceflow.group.effects import Client
 from onceflow.wire.messages.consumer_group_heartbeat import (
@@ -56,12 +58,14 @@ def _info(topic: Topic | None) -> TopicInfo | None:
     return None if topic is None else TopicInfo(topic.id, topic.name, len(topic.partitions))
 
 
-def consumer_settings(config: BrokerConfig) -> ConsumerSettings:
+def consumer_settings(config: BrokerConfig, classic: ClassicSettings) -> ConsumerSettings:
     return ConsumerSettings(
         session_timeout_ms=config["group.consumer.session.timeout.ms"],
         heartbeat_interval_ms=config["group.consumer.heartbeat.interval.ms"],
         members_max=config["group.consumer.max.size"],
         assignors=_assignors(config["group.consumer.assignors"]),
+        migration=MigrationPolicy(config["group.consumer.migration.policy"]),
+        classic=classic,
     )
 
 
@@ -89,11 +93,11 @@ def heartbeat(
     index = groups.index_of(request.group_id)
     decided = groups.consumers[index].heartbeat(request, client, now_ms, lambda: str(uuid4()))
     groups.write(index, decided.records)
-    group = groups.consumers[index].get(request.group_id)
-    decided.decision.settle(group, now_ms)
+    effects = groups.consumers[index].settle(decided, now_ms)
     if decided.records:
-        groups.watch(index, group)
+        groups.carry_out(request.group_id, effects)
     if decided.decision.unresolved:
+        group = groups.consumers[index].get(request.group_id)
         _resolve(groups, index, group, decided.decision.unresolved, now_ms, visible)
     assert decided.decision.answer is not None
     return index, decided.decision.answer

@@ -43,10 +43,10 @@ class Broker:
     with onceflow.Broker(data_dir="data") as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-    Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names, and but for a few
-    (`SETTINGS`) Kafka's defaults. A broker can be started again on the same data after `stop` or `kill`, and keeps its
-    ports: nobody else gets a free port that it has chosen. With `http` ("127.0.0.1:0" for a free port) it serves a page
-    and metrics at `http_url`.
+    Without `data_dir` the data is temporary and goes with the broker. `settings` have Kafka's names and, but for those
+    in `SETTINGS`, Kafka's defaults. A broker can be started again on the same data after `stop` or `kill`, and keeps
+    its ports: nobody else gets a free port that it has chosen. With `http` ("127.0.0.1:0" for a free port) it serves a
+    page and metrics at `http_url`.
 
     With `listeners` it listens there and not on `host` and `port`: `["SASL_SSL://127.0.0.1:0", ...]`; `bootstraps` has
     their addresses, `bootstrap` is the first. One that other machines can reach has to ask who comes, unless

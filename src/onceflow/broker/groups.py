@@ -27,6 +27,7 @@ from onceflow.group.coordinator import NO_PRODUCER, Coordinator
 from onceflow.group.effects import Client, Effects
 from onceflow.group.offsets import CommittedOffset, offset_record
 from onceflow.group.records import KeyValue
+from onceflow.wire.messages.heartbeat import HeartbeatRequest
 from onceflow.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Groups:
             initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
             max_size=config["group.max.size"],
         )
-        self.consumer_settings = consumer_settings(config)
+        self.consumer_settings = consumer_settings(config, self._classic)
         self.consumers: dict[int, ConsumerGroups] = {}
         """The consumer groups of each coordinator, by partition."""
         self.metadata_max_bytes: int = config["offset.metadata.max.bytes"]
@@ -214,13 +215,14 @@ class Groups:
         """
         self._give(effects)
         refused = ErrorCode.NONE
-        if effects.records:
+        if effects.records or effects.then is not None:
             index = self.index_of(group_id)
             then = effects.then
             try:
                 if effects.applies:
                     self.write(index, effects.records)
-                else:
+                    self.coordinators[index].settle(group_id, effects, self._node.clock.now_ms())
+                elif effects.records:
                     self._append(index, effects.records)
             except ProtocolError as error:
                 logger.error("Group %s could not be written: %s", group_id, error)
@@ -262,10 +264,12 @@ class Groups:
         delay_ms = max(0, next_ms - self._node.clock.now_ms())
         self._timer = self._loop.call_later(delay_ms / 1000, self._time_is_up)
 
-    def watch(self, index: int, group: Group) -> None:
-        """A group may have an earlier deadline than before."""
-        self.coordinators[index].deadlines.watch(group)
-        self._set_timer()
+    def heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
+        """Of a member that uses the classic protocol; raises `ProtocolError`."""
+        error = self.coordinator_of(request.group_id).heartbeat(request, self._node.clock.now_ms())
+        if error:
+            self._set_timer()
+        return error
 
     def _time_is_up(self) -> None:
         assert self._loop is not None

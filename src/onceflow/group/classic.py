@@ -168,7 +168,7 @@ class ClassicGroup(ClassicRebalance):
         if self.state is STABLE and self.members.choose_protocol() == self.protocol:
             # Nothing changes for the others, so nobody is disturbed: only the new id has to be on disk.
             effects.write(
-                [self._record({each.id: each.assignment for each in self.members})],
+                [self.stored()],
                 partial(self._static_replaced, member, member_id, before, join.version),
             )
         elif self.state in (STABLE, COMPLETING):

@@ -71,6 +71,22 @@ class ClassicBase(Group):
         group._topics = group._subscribed_topics()
         return group
 
+    @classmethod
+    def stable(
+        cls, group_id: str, members: Iterable[Member], *, generation: int, settings: ClassicSettings, now_ms: int
+    ) -> Self:
+        """A group whose members are those of a consumer group."""
+        group = cls(group_id, settings, now_ms)
+        group.state = STABLE
+        group.generation = generation
+        group._protocol_type = CONSUMER_PROTOCOL
+        for member in members:
+            group.members.add(member)
+            member.heard_of(now_ms)
+        group.protocol = group.members.choose_protocol()
+        group._topics = group._subscribed_topics()
+        return group
+
     # What others see
 
     @property
@@ -186,6 +202,10 @@ class ClassicBase(Group):
             members=[member.stored(self.protocol or "", assignment[member.id]) for member in self.members],
         )
         return self._key, write_value(GROUP_VERSION, value)
+
+    def stored(self) -> KeyValue:
+        """The group as it is."""
+        return self._record({member.id: member.assignment for member in self.members})
 
     def first_record(self) -> KeyValue:
         """What is written when somebody asks to join a group that did not exist."""

@@ -44,6 +44,10 @@ class ClassicRebalance(ClassicBase):
         else:
             self._complete_if_all_joined(effects, now_ms)
 
+    def rebalance(self, now_ms: int) -> None:
+        """Have all members join again. None of them waits for anything."""
+        self._prepare_rebalance(Effects(), now_ms)
+
     def _prepare_rebalance(self, effects: Effects, now_ms: int) -> None:
         if self.state is COMPLETING:
             self._assign(effects, {}, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)

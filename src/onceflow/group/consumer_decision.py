@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from onceflow.group.assignors import Assignment
+from onceflow.group.classic import ClassicGroup
 from onceflow.group.consumer_group import ConsumerGroup
 from onceflow.group.consumer_members import Member
 from onceflow.group.consumer_records import (
@@ -32,6 +33,8 @@ class Decision:
     """Whose session starts anew."""
     moved: bool = False
     """Whether what that member has, or must give back, has changed."""
+    successor: ClassicGroup | None = None
+    """The group has become a classic one."""
     checked_version: int | None = None
     """The version of the topics that was looked at."""
     resolved_version: int | None = None

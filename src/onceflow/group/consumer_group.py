@@ -12,19 +12,22 @@
 Nothing here decides: `apply` is the only way in which a group changes, live as after a restart, and takes one record.
 What is not in records lives beside it and starts anew with a restart: the members' deadlines, and which state of the
 topics was looked at last.
+
+Members may use the classic protocol (`consumer_classic`): the group was a classic one, and becomes one again when
+nobody but them is left (`downgrade`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from onceflow.errors import ErrorCode, ProtocolError
-from onceflow.group.assignors import ASSIGNORS, Assignment, Assignor
+from onceflow.group.assignors import Assignment
 from onceflow.group.base import Group, GroupType
+from onceflow.group.classic import ClassicGroup
 from onceflow.group.consumer_members import Member, MemberState
 from onceflow.group.consumer_records import (
     ConsumerRecord,
@@ -45,13 +48,15 @@ from onceflow.group.consumer_records import (
     group_record,
     member_tombstones,
 )
+from onceflow.group.consumer_settings import ConsumerSettings
 from onceflow.group.consumer_topics import ResolvedRegex, Topics, metadata_hash
+from onceflow.group.downgrade import downgraded
 from onceflow.group.effects import Effects
 from onceflow.group.offsets import CommittedOffset
 from onceflow.group.records import KeyValue
 from onceflow.wire.schema import Message
 
-__all__ = ["ConsumerGroup", "ConsumerSettings"]
+__all__ = ["ConsumerGroup", "Removal"]
 
 EPOCH_AT_BIRTH: Final = 1
 NO_EPOCH: Final = -1
@@ -60,24 +65,22 @@ COMMIT_VERSION_MIN: Final = 9
 """Of OffsetCommit: older ones have no word for a stale member epoch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSettings:
-    session_timeout_ms: int = 45_000
-    """A member that is silent for this long has left."""
-    heartbeat_interval_ms: int = 5_000
-    """What members are told."""
-    members_max: int = 2**31 - 1
-    assignors: tuple[str, ...] = ("uniform", "range")
-    """The first is for groups whose members name none."""
-    assignment_interval_ms: int = 0
-    """How long a target assignment stands before there is a new one. Kafka's default is a second; on one machine a
-    member that joins is better served at once."""
-    regex_refresh_interval_ms: int = 600_000
-    regex_refresh_min_ms: int = 10_000
-    """Not more often, however many topics appear."""
+class Removal(NamedTuple):
+    """What has to be written for members to be gone, and what the group is then if only classic members stay."""
 
-    def assignor(self, name: str) -> Assignor:
-        return ASSIGNORS[name]
+    records: list[ConsumerRecord]
+    successor: ClassicGroup | None = None
+
+    def effects(self) -> Effects:
+        effects = Effects()
+        effects.applies = True
+        effects.records = self.encoded()
+        effects.successor = self.successor
+        return effects
+
+    def encoded(self) -> list[KeyValue]:
+        records = [encode_record(record) for record in self.records]
+        return records if self.successor is None else [*records, self.successor.stored()]
 
 
 class ConsumerGroup(Group):
@@ -100,6 +103,8 @@ class ConsumerGroup(Group):
         """Whether a Kafka before 4.1 wrote a record that nobody writes any more."""
         self.regex_members: set[str] = set()
         """The members that have an expression."""
+        self.classic_members: set[str] = set()
+        """The members that use the classic protocol."""
         self._takers: dict[tuple[UUID, int], str] = {}
         """Who has a partition, or is still giving it back."""
         self.checked_version: int | None = None
@@ -109,6 +114,10 @@ class ConsumerGroup(Group):
         self.session_deadlines: dict[str, int] = {}
         self.rebalance_deadlines: dict[str, tuple[int, int]] = {}
         """By when a member must have given its partitions back, and the epoch that it is in meanwhile."""
+        self.join_deadlines: dict[str, int] = {}
+        """By when a classic member must have joined again that was told to."""
+        self.sync_deadlines: dict[str, int] = {}
+        """By when a classic member must have asked for its assignment."""
 
     # What it is
 
@@ -141,6 +150,14 @@ class ConsumerGroup(Group):
 
     def is_taken(self, topic_id: UUID, partition: int) -> bool:
         return (topic_id, partition) in self._takers
+
+    def waits_for_others(self, member: Member) -> bool:
+        """Whether somebody still has a partition that this member is to have."""
+        return any(
+            self.is_taken(topic_id, partition)
+            for topic_id, partitions in self.target.get(member.member_id, {}).items()
+            for partition in partitions - member.assigned.get(topic_id, {}).keys()
+        )
 
     def preferred_assignor(self, members: Iterable[Member]) -> str:
         """What most of those want who want one in particular."""
@@ -184,14 +201,14 @@ class ConsumerGroup(Group):
         if transactional and generation == NO_EPOCH and not member_id and instance_id is None:
             return
         member = self.member(member_id)
-        if not transactional and version < COMMIT_VERSION_MIN:
+        if not transactional and member.classic is None and version < COMMIT_VERSION_MIN:
             raise ProtocolError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
             )
         if generation > member.epoch:
             reason = f"Received member epoch {generation} is newer than current member epoch {member.epoch}."
-            raise ProtocolError(_stale_code(transactional), reason)
+            raise ProtocolError(_stale_code(member, transactional), reason)
 
     def check_commit_partitions(
         self, member_id: str, generation: int, partitions: Iterable[tuple[UUID | None, int]], *, transactional: bool
@@ -204,7 +221,7 @@ class ConsumerGroup(Group):
             since = None if topic_id is None else member.epoch_of(topic_id, partition)
             if since is None or generation < since:
                 reason = f"Received member epoch {generation} is too old for partition {partition} of {topic_id}."
-                raise ProtocolError(_stale_code(transactional), reason)
+                raise ProtocolError(_stale_code(member, transactional), reason)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         if member_id is None and member_epoch < 0:
@@ -212,7 +229,7 @@ class ConsumerGroup(Group):
         member = self.member(member_id or "")
         if member_epoch != member.epoch:
             raise ProtocolError(
-                ErrorCode.STALE_MEMBER_EPOCH,
+                _stale_code(member, transactional=False),
                 f"The received member epoch {member_epoch} does not match the expected member epoch {member.epoch}.",
             )
 
@@ -229,6 +246,9 @@ class ConsumerGroup(Group):
     # Life
 
     def tombstones(self) -> list[KeyValue]:
+        return [encode_record(record) for record in self.tombstone_records()]
+
+    def tombstone_records(self) -> list[ConsumerRecord]:
         keys: list[Message] = [
             *(CurrentAssignmentKey(group_id=self.id, member_id=member_id) for member_id in self.members),
             *(TargetMemberKey(group_id=self.id, member_id=member_id) for member_id in self.members),
@@ -238,25 +258,25 @@ class ConsumerGroup(Group):
             PartitionMetadataKey(group_id=self.id),
             GroupKey(group_id=self.id),
         ]
-        return [encode_record((key, None)) for key in keys]
+        return [(key, None) for key in keys]
 
     def next_deadline_ms(self) -> int | None:
         return min(self._deadlines(), default=None)
 
     def _deadlines(self) -> Iterator[int]:
         yield from self.session_deadlines.values()
+        yield from self.join_deadlines.values()
+        yield from self.sync_deadlines.values()
         for deadline, _ in self.rebalance_deadlines.values():
             yield deadline
 
     def on_time(self, now_ms: int) -> Effects:
         """Have members removed that are overdue. If that cannot be written it is tried again soon."""
-        effects = Effects()
-        effects.applies = True
         gone = self.overdue(now_ms)
-        effects.records = [encode_record(record) for record in self.removal(gone)]
+        effects = self.removal(gone, now_ms).effects()
         for member in gone:
+            self._forget_deadlines(member.member_id)
             self.session_deadlines[member.member_id] = now_ms + FENCE_RETRY_MS
-            self.rebalance_deadlines.pop(member.member_id, None)
         return effects
 
     def on_loaded(self, now_ms: int) -> Effects:
@@ -270,38 +290,46 @@ class ConsumerGroup(Group):
         return Effects()
 
     def overdue(self, now_ms: int) -> list[Member]:
-        """Members that were silent for too long, or kept for too long what they are to give back."""
-        silent = {member_id for member_id, deadline in self.session_deadlines.items() if deadline <= now_ms}
+        """Members that were silent for too long, or kept for too long what they are to give back; and classic ones
+        that did not join or sync when they had to."""
+        limits = (self.session_deadlines, self.join_deadlines, self.sync_deadlines)
+        silent = {member_id for limit in limits for member_id, deadline in limit.items() if deadline <= now_ms}
         for member_id, (deadline, epoch) in self.rebalance_deadlines.items():
             if deadline <= now_ms and self.members[member_id].epoch == epoch:
                 silent.add(member_id)
         return [self.members[member_id] for member_id in sorted(silent)]
 
     def hear(self, member_id: str, now_ms: int) -> None:
-        self.session_deadlines[member_id] = now_ms + self.settings.session_timeout_ms
+        classic = self.members[member_id].classic
+        timeout_ms = self.settings.session_timeout_ms if classic is None else classic.session_timeout_ms
+        self.session_deadlines[member_id] = now_ms + timeout_ms
 
     def watch_revocation(self, member_id: str, now_ms: int) -> None:
         """After a member's assignment has changed: it has its rebalance timeout to give back what it must."""
         member = self.members[member_id]
-        if member.state is MemberState.UNREVOKED_PARTITIONS:
+        if member.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
             self.rebalance_deadlines[member_id] = (now_ms + member.rebalance_timeout_ms, member.epoch)
         else:
             self.rebalance_deadlines.pop(member_id, None)
 
     # Records
 
-    def removal(self, members: Sequence[Member]) -> list[ConsumerRecord]:
+    def removal(self, members: Sequence[Member], now_ms: int) -> Removal:
         """What takes these members out of the group; whoever remains is told with the next heartbeat."""
         if not members:
-            return []
+            return Removal([])
         gone = {member.member_id for member in members}
         remaining = [member for member_id, member in self.members.items() if member_id not in gone]
+        successor = downgraded(self, remaining, now_ms)
+        if successor is not None:
+            successor.rebalance(now_ms)
+            return Removal(self.tombstone_records(), successor)
         records = [record for member in members for record in member_tombstones(self.id, member.member_id)]
         unused = {member.topic_regex for member in members} - {member.topic_regex for member in remaining}
         for regex in sorted(filter(None, unused)):
             records.append((RegexKey(group_id=self.id, regular_expression=regex), None))
         hashed = metadata_hash(self.topics_of(remaining), self.topics)
-        return [*records, group_record(self.id, self.epoch + 1, hashed)]
+        return Removal([*records, group_record(self.id, self.epoch + 1, hashed)])
 
     def apply(self, record: ConsumerRecord) -> None:
         key, value = record
@@ -361,6 +389,12 @@ class ConsumerGroup(Group):
             self.regex_members.add(member.member_id)
         else:
             self.regex_members.discard(member.member_id)
+        if member.classic is not None:
+            self.classic_members.add(member.member_id)
+        else:
+            self.classic_members.discard(member.member_id)
+            self.join_deadlines.pop(member.member_id, None)
+            self.sync_deadlines.pop(member.member_id, None)
 
     def _release(self, member: Member) -> None:
         for partition in _partitions(member):
@@ -371,15 +405,21 @@ class ConsumerGroup(Group):
         member = self.members.pop(member_id)
         self._release(member)
         self.regex_members.discard(member_id)
+        self.classic_members.discard(member_id)
         if member.instance_id is not None and self.static_ids.get(member.instance_id) == member_id:
             del self.static_ids[member.instance_id]
-        self.session_deadlines.pop(member_id, None)
-        self.rebalance_deadlines.pop(member_id, None)
+        self._forget_deadlines(member_id)
+
+    def _forget_deadlines(self, member_id: str) -> None:
+        for limits in (self.session_deadlines, self.rebalance_deadlines, self.join_deadlines, self.sync_deadlines):
+            limits.pop(member_id, None)
 
 
-def _stale_code(transactional: bool) -> ErrorCode:
-    """TxnOffsetCommit has no word for a stale epoch."""
-    return ErrorCode.ILLEGAL_GENERATION if transactional else ErrorCode.STALE_MEMBER_EPOCH
+def _stale_code(member: Member, transactional: bool) -> ErrorCode:
+    """TxnOffsetCommit has no word for a stale epoch, nor has the classic protocol."""
+    if transactional or member.classic is not None:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.STALE_MEMBER_EPOCH
 
 
 def _partitions(member: Member) -> Iterator[tuple[UUID, int]]:

@@ -6,7 +6,6 @@ from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.consumer_decision import Decision, current_record
 from onceflow.group.consumer_group import ConsumerGroup
 from onceflow.group.consumer_members import STATIC_LEFT_EPOCH, Member
-from onceflow.group.consumer_records import encode_record
 from onceflow.group.effects import Effects
 from onceflow.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -17,7 +16,7 @@ from onceflow.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 __all__ = ["known_static", "leave", "leave_on_behalf"]
 
 
-def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> Decision:
+def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Decision:
     """A member goes: for good, or (a static one) for a moment, in which nobody else gets what it had."""
     if request.instance_id is None:
         member = group.member(request.member_id)
@@ -27,11 +26,14 @@ def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> Decis
     answer = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
     if request.instance_id is not None and request.member_epoch == STATIC_LEFT_EPOCH:
         return Decision([current_record(group.id, member.static_leave())], answer)
-    return Decision(group.removal([member]), answer)
+    removal = group.removal([member], now_ms)
+    return Decision(removal.records, answer, successor=removal.successor)
 
 
-def leave_on_behalf(group: ConsumerGroup, request: LeaveGroupRequest) -> tuple[list[MemberResponse], Effects]:
-    """LeaveGroup, with which tools remove members of any group."""
+def leave_on_behalf(
+    group: ConsumerGroup, request: LeaveGroupRequest, now_ms: int
+) -> tuple[list[MemberResponse], Effects]:
+    """LeaveGroup, with which classic members leave, and tools remove members of any group."""
     answers: list[MemberResponse] = []
     gone: dict[str, Member] = {}
     for identity in request.members:
@@ -42,10 +44,7 @@ def leave_on_behalf(group: ConsumerGroup, request: LeaveGroupRequest) -> tuple[l
         except ProtocolError as error:
             answer.error_code = error.code
         answers.append(answer)
-    effects = Effects()
-    effects.applies = True
-    effects.records = [encode_record(record) for record in group.removal(list(gone.values()))]
-    return answers, effects
+    return answers, group.removal(list(gone.values()), now_ms).effects()
 
 
 def _identified(group: ConsumerGroup, identity: MemberIdentity) -> Member:

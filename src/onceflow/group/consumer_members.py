@@ -18,12 +18,19 @@ from uuid import UUID
 
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.assignors import Assignment
-from onceflow.group.consumer_records import CurrentAssignmentValue, MemberValue, TopicEpochs
+from onceflow.group.consumer_records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    CurrentAssignmentValue,
+    MemberValue,
+    TopicEpochs,
+)
 
 __all__ = [
     "JOIN_EPOCH",
     "LEFT_EPOCH",
     "STATIC_LEFT_EPOCH",
+    "Classic",
     "Epochs",
     "Member",
     "MemberState",
@@ -57,6 +64,26 @@ class MemberState(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Classic:
+    """What is known besides of a member that uses the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """The ways of assigning that it can do, and what it has to say for each; the broker assigns, whatever it can do."""
+
+    @classmethod
+    def of(cls, stored: ClassicMemberMetadata) -> Classic:
+        protocols = tuple((protocol.name, protocol.metadata) for protocol in stored.supported_protocols)
+        return cls(stored.session_timeout_ms, protocols)
+
+    def stored(self) -> ClassicMemberMetadata:
+        return ClassicMemberMetadata(
+            session_timeout_ms=self.session_timeout_ms,
+            supported_protocols=[ClassicProtocol(name=name, metadata=metadata) for name, metadata in self.protocols],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     member_id: str
     epoch: int = 0
@@ -73,6 +100,8 @@ class Member:
     assignor: str | None = None
     assigned: Epochs = field(default_factory=dict)
     revoking: Epochs = field(default_factory=dict)
+    classic: Classic | None = None
+    """None for a member that uses the protocol of consumer groups."""
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
@@ -102,7 +131,7 @@ class Member:
             subscribed_topic_regex=self.topic_regex,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             server_assignor=self.assignor,
-            classic_member_metadata=None,
+            classic_member_metadata=None if self.classic is None else self.classic.stored(),
         )
 
     def with_metadata(self, value: MemberValue) -> Member:
@@ -116,6 +145,7 @@ class Member:
             topic_regex=value.subscribed_topic_regex,
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             assignor=value.server_assignor,
+            classic=None if value.classic_member_metadata is None else Classic.of(value.classic_member_metadata),
         )
 
     def current_assignment(self) -> CurrentAssignmentValue:

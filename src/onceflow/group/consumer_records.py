@@ -25,6 +25,8 @@ from onceflow.wire.codec import decode, encode
 from onceflow.wire.schema import Message, field
 
 __all__ = [
+    "ClassicMemberMetadata",
+    "ClassicProtocol",
     "ConsumerRecord",
     "CurrentAssignmentKey",
     "CurrentAssignmentValue",
@@ -86,6 +88,16 @@ class MemberKey(Message):
     member_id: str = field("string", "0+")
 
 
+class ClassicProtocol(Message, flexible=0):
+    name: str = field("string", "0+")
+    metadata: bytes = field("bytes", "0+")
+
+
+class ClassicMemberMetadata(Message, flexible=0):
+    session_timeout_ms: int = field("int32", "0+")
+    supported_protocols: list[ClassicProtocol] = field([ClassicProtocol], "0+")
+
+
 class MemberValue(Message, flexible=0):
     instance_id: str | None = field("string", "0+", null="0+")
     rack_id: str | None = field("string", "0+", null="0+")
@@ -95,9 +107,9 @@ class MemberValue(Message, flexible=0):
     subscribed_topic_regex: str | None = field("string", "0+", null="0+")
     rebalance_timeout_ms: int = field("int32", "0+", default=-1)
     server_assignor: str | None = field("string", "0+", null="0+")
-    classic_member_metadata: bytes | None = field("bytes", "0+", null="0+", tag=0)
-    """Always None, and never left out: that would say that the member uses the classic protocol, which Kafka allows in
-    groups that it is converting. What it would hold then is not read here."""
+    classic_member_metadata: ClassicMemberMetadata | None = field(ClassicMemberMetadata, "0+", null="0+", tag=0)
+    """Of a member that uses the classic protocol. None for the others, which is written out: its absence would say that
+    the member uses the classic protocol and supports nothing."""
 
 
 class TargetMetadataKey(Message):

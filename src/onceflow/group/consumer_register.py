@@ -1,8 +1,8 @@
 """The consumer groups among the groups of a coordinator: found, made, described, and brought back from the log.
 
-A group id that a classic group has can become a consumer group's when that group has no members: the classic group's
-tombstones and the first records of the consumer group are written together. A classic group with members is not
-converted: Kafka answers so too where `group.consumer.migration.policy` is `disabled`.
+A group id that a classic group has can become a consumer group's: the classic group's tombstones and the first records
+of the consumer group are written together. Members of the classic group stay members (`upgrade`). When a consumer group
+becomes a classic one again (`downgrade`), that takes its place in the register.
 """
 
 from __future__ import annotations
@@ -12,22 +12,26 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from onceflow.errors import ErrorCode, ProtocolError
-from onceflow.group.base import GroupType
+from onceflow.group.base import Group
+from onceflow.group.classic import ClassicGroup
 from onceflow.group.consumer_decision import Decision
-from onceflow.group.consumer_group import ConsumerGroup, ConsumerSettings
+from onceflow.group.consumer_group import ConsumerGroup
 from onceflow.group.consumer_heartbeat import heartbeat
 from onceflow.group.consumer_leave import leave
 from onceflow.group.consumer_members import JOIN_EPOCH, LEFT_EPOCH, STATIC_LEFT_EPOCH, Member
 from onceflow.group.consumer_records import KINDS, GroupKey, decode_record, encode_record
+from onceflow.group.consumer_settings import ConsumerSettings
 from onceflow.group.consumer_topics import Topics
 from onceflow.group.coordinator import Coordinator
-from onceflow.group.effects import Client
+from onceflow.group.effects import Client, Effects
 from onceflow.group.records import KeyValue
+from onceflow.group.upgrade import upgrade_records
 from onceflow.wire.messages import consumer_group_describe as described
 from onceflow.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 __all__ = ["ConsumerGroups", "Decided"]
 
+CLASSIC_MEMBER_TYPE = 0
 CONSUMER_MEMBER_TYPE = 1
 
 
@@ -35,8 +39,11 @@ CONSUMER_MEMBER_TYPE = 1
 class Decided:
     """A decision with all that has to be written for it."""
 
+    group_id: str
     records: list[KeyValue]
     decision: Decision
+    upgraded: ClassicGroup | None = None
+    """The group that was there before, with its members."""
 
 
 class ConsumerGroups:
@@ -62,28 +69,51 @@ class ConsumerGroups:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client: Client, now_ms: int, new_member_id: Callable[[], str]
     ) -> Decided:
+        """Raises `ProtocolError`. What was decided has to be written and applied, and then settled."""
+        group_id = request.group_id
         if request.member_epoch in (LEFT_EPOCH, STATIC_LEFT_EPOCH):
-            group, before = self.get(request.group_id), list[KeyValue]()
-            decision = leave(group, request)
+            decision = leave(self.get(group_id), request, now_ms)
+            records = [encode_record(record) for record in decision.records]
+            if decision.successor is not None:
+                records.append(decision.successor.stored())
+            return Decided(group_id, records, decision)
+        there = self._coordinator.groups.get(group_id)
+        if request.member_epoch != JOIN_EPOCH or isinstance(there, ConsumerGroup):
+            group, before = self.get(group_id), list[KeyValue]()
         else:
-            group, before = self._get_or_make(request.group_id, joining=request.member_epoch == JOIN_EPOCH)
-            decision = heartbeat(group, request, client, now_ms, new_member_id)
-        return Decided(before + [encode_record(record) for record in decision.records], decision)
+            group, before = self._make(group_id, there)
+        decision = heartbeat(group, request, client, now_ms, new_member_id)
+        records = before + [encode_record(record) for record in decision.records]
+        upgraded = there if isinstance(there, ClassicGroup) and group.members else None
+        return Decided(group_id, records, decision, upgraded)
 
-    def _get_or_make(self, group_id: str, *, joining: bool) -> tuple[ConsumerGroup, list[KeyValue]]:
-        """The group, and what has to be written to make room for it."""
-        group = self._coordinator.groups.get(group_id)
-        if not joining or isinstance(group, ConsumerGroup):
-            return self.get(group_id), []
+    def _make(self, group_id: str, there: Group | None) -> tuple[ConsumerGroup, list[KeyValue]]:
+        """A new group, in no register yet, and what has to be written for it to be in the place of the one there."""
         new = ConsumerGroup(group_id, self._topics, self._settings)
-        if group is None:
+        if there is None:
             return new, []
-        if group.type is GroupType.CLASSIC and group.is_empty:
-            return new, group.tombstones()
-        raise ProtocolError(
-            ErrorCode.GROUP_ID_NOT_FOUND,
-            f"Cannot upgrade classic group {group_id} to consumer group because online upgrade is disabled.",
-        )
+        if not isinstance(there, ClassicGroup):
+            raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        upgrade = [] if there.is_empty else upgrade_records(there, self._topics, self._settings)
+        for record in upgrade:
+            new.apply(record)
+        return new, [*there.tombstones(), *(encode_record(record) for record in upgrade)]
+
+    def settle(self, decided: Decided, now_ms: int) -> Effects:
+        """What is in no record, once the records are applied: sessions, and answers to who waits for a group that is
+        no more."""
+        effects = Effects()
+        effects.successor = decided.decision.successor
+        if effects.successor is None:
+            group = self.get(decided.group_id)
+            if decided.upgraded is not None:
+                effects = decided.upgraded.abandon(ErrorCode.REBALANCE_IN_PROGRESS)
+                for member_id in group.members:
+                    group.hear(member_id, now_ms)
+            decided.decision.settle(group, now_ms)
+        if decided.records:
+            self._coordinator.settle(decided.group_id, effects, now_ms)
+        return effects
 
     # Records
 
@@ -134,7 +164,7 @@ class ConsumerGroups:
             subscribed_topic_regex=member.topic_regex,
             assignment=self._describe_assignment(has),
             target_assignment=self._describe_assignment(target),
-            member_type=CONSUMER_MEMBER_TYPE,
+            member_type=CONSUMER_MEMBER_TYPE if member.classic is None else CLASSIC_MEMBER_TYPE,
         )
 
     def _describe_assignment(self, assignment: dict[UUID, list[int]]) -> described.Assignment:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from onceflow.errors import ErrorCode, ProtocolError
-from onceflow.group.consumer_group import ConsumerSettings
 from onceflow.group.consumer_members import JOIN_EPOCH, LEFT_EPOCH, STATIC_LEFT_EPOCH
+from onceflow.group.consumer_settings import ConsumerSettings
 from onceflow.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 __all__ = ["check_request"]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
 from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError
+from onceflow.group import consumer_classic
 from onceflow.group.base import Group
 from onceflow.group.classic import ClassicGroup, ClassicSettings, Join, join_refusal
 from onceflow.group.consumer_group import ConsumerGroup
@@ -99,7 +100,7 @@ class Coordinator:
         They have to be written and applied before `join`. None if the group is there, or if the join is refused.
         """
         group = self.groups.get(join.request.group_id)
-        if isinstance(group, ClassicGroup) or self._refuses(join, group) is not None:
+        if _takes_joins(group) or self._refuses(join, group) is not None:
             return []
         replaced = [] if group is None else group.tombstones()
         return [*replaced, ClassicGroup(join.request.group_id, self._settings, now_ms).first_record()]
@@ -110,6 +111,8 @@ class Coordinator:
         refused = self._refuses(join, group)
         if refused is not None:
             return refused
+        if isinstance(group, ConsumerGroup):
+            return consumer_classic.join(group, join, now_ms)
         assert isinstance(group, ClassicGroup)
         effects = group.join(join, now_ms)
         self.deadlines.watch(group)
@@ -117,14 +120,16 @@ class Coordinator:
 
     @staticmethod
     def _refuses(join: Join, group: Group | None) -> Effects | None:
-        if isinstance(group, ConsumerGroup) and not group.is_empty:
-            return _join_refused(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        if not isinstance(group, ClassicGroup) and join.request.member_id:
+        if not _takes_joins(group) and join.request.member_id:
             return _join_refused(join, ErrorCode.UNKNOWN_MEMBER_ID, join.request.member_id)
         return None
 
     def sync(self, request: SyncGroupRequest, ticket: Ticket, now_ms: int) -> Effects:
         group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            effects = consumer_classic.sync(group, request, ticket, now_ms)
+            self.deadlines.watch(group)
+            return effects
         if not isinstance(group, ClassicGroup):
             effects = Effects()
             effects.answer(ticket, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
@@ -134,13 +139,19 @@ class Coordinator:
         return effects
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
+        """If it is an error, there may be an earlier deadline than before."""
+        known = self.groups.get(request.group_id)
+        if isinstance(known, ConsumerGroup):
+            error = consumer_classic.heartbeat(known, request, now_ms)
+            self.deadlines.watch(known)
+            return error
         group = self.classic(request.group_id, ErrorCode.UNKNOWN_MEMBER_ID)
         return group.heartbeat(request.member_id, request.group_instance_id, request.generation_id, now_ms)
 
     def leave(self, request: LeaveGroupRequest, now_ms: int) -> tuple[list[MemberResponse], Effects]:
         known = self.groups.get(request.group_id)
         if isinstance(known, ConsumerGroup):
-            return leave_on_behalf(known, request)
+            return leave_on_behalf(known, request, now_ms)
         group = self.classic(request.group_id, ErrorCode.UNKNOWN_MEMBER_ID)
         answers, effects = group.leave(request, now_ms)
         self.deadlines.watch(group)
@@ -237,6 +248,16 @@ class Coordinator:
 
     # Applying what is in the log
 
+    def settle(self, group_id: str, effects: Effects, now_ms: int) -> None:
+        """What is in no record, once the records of these effects are applied."""
+        if effects.applied is not None:
+            effects.applied(now_ms)
+        if effects.successor is not None:
+            self.groups[group_id] = effects.successor
+        group = self.groups.get(group_id)
+        if group is not None:
+            self.deadlines.watch(group)
+
     def apply(self, records: Iterable[KeyValue], now_ms: int, *, first_offset: int = -1) -> None:
         """Change memory as these records say, which were just written."""
         for at, (key, value) in enumerate(records):
@@ -303,6 +324,11 @@ class Coordinator:
         else:
             stored = read_value(GroupMetadataValue, value)
             self.groups[group_id] = ClassicGroup.of(group_id, stored, self._settings, now_ms)
+
+
+def _takes_joins(group: Group | None) -> bool:
+    """A consumer group without members makes room for a classic one."""
+    return isinstance(group, ClassicGroup) or (isinstance(group, ConsumerGroup) and not group.is_empty)
 
 
 def _join_refused(join: Join, error: ErrorCode, member_id: str = "") -> Effects:

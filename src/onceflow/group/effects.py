@@ -7,11 +7,14 @@ waits for its answer: the group keeps it and gives it back with the answer, and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onceflow.errors import ErrorCode
 from onceflow.group.records import KeyValue
 from onceflow.wire.schema import Message
+
+if TYPE_CHECKING:
+    from onceflow.group.base import Group
 
 __all__ = ["Client", "Effects", "Ticket"]
 
@@ -34,7 +37,7 @@ class Effects:
     An answer that rests on the records belongs into what `then` returns.
     """
 
-    __slots__ = ("answers", "applies", "records", "then")
+    __slots__ = ("answers", "applied", "applies", "records", "successor", "then")
 
     def __init__(self) -> None:
         self.answers: list[tuple[Ticket, Message]] = []
@@ -42,6 +45,10 @@ class Effects:
         self.then: Then | None = None
         self.applies = False
         """Whether the group changes only by applying the records once they are written (a consumer group does)."""
+        self.applied: Callable[[int], None] | None = None
+        """Then: what changes in the group besides, with what time it is. It is in no record."""
+        self.successor: Group | None = None
+        """Then: what takes the place of the group, which the records have made one of the other kind."""
 
     def answer(self, ticket: Ticket, message: Message) -> None:
         self.answers.append((ticket, message))

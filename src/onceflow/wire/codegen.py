@@ -246,10 +246,10 @@ def _read_value(source: _Source, cls: type[Message], field: Field, version: int,
             _read_array(source, target, what, field.kind, version, flexible)
     elif not isinstance(field.kind, str):
         read = _nested_read(source, field.kind, version)
-        if nullable and field.tag is None:
-            # KIP-893: a byte tells, negative for null.
+        if nullable:
+            # A byte tells: negative for null (KIP-893), but in a tagged field zero is.
             source.add("n = data[at]", "at += 1")
-            with source.block("if n > 127:"):
+            with source.block("if n > 127:" if field.tag is None else "if n == 0:"):
                 source.add(f"{target} = None")
             with source.block("else:"):
                 source.add(f"{target}, at = {read}")
@@ -399,9 +399,10 @@ def _write_value(source: _Source, field: Field, version: int, flexible: bool, pu
     source.add(f"v = m.{field.name}")
     if not field.is_array and not isinstance(field.kind, str):
         write = source.name(compile_writer(field.kind, version), "write")
-        if nullable and field.tag is None:
+        if nullable:
+            null = b"\xff" if field.tag is None else b"\0"
             with source.block("if v is None:"):
-                source.add(f'{put}(b"\\xff")')
+                source.add(f"{put}({null!r})")
             with source.block("else:"):
                 source.add(f'{put}(b"\\x01")', f"{write}(v, {put})")
         else:
@@ -486,6 +487,8 @@ def _differs(value: str, field: Field, version: int) -> str:
         untagged, tagged, _ = _split(field.kind, version)
         inner = [_differs(f"{value}.{part.name}", part, version) for part in (*untagged, *tagged)]
         test = f"({' or '.join(inner)})" if inner else "False"
+        if in_range(version, field.null):
+            return f"({value} is None or {test})"
     else:
         test = f"{value} is not None" if field.default is None else f"{value} != {field.default!r}"
     return test if in_range(version, field.null) else f"({value} is not None and {test})"

@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from onceflow.errors import ErrorCode
 from onceflow.group.classic import ClassicSettings
-from onceflow.group.consumer_group import ConsumerGroup, ConsumerSettings
+from onceflow.group.consumer_group import ConsumerGroup
 from onceflow.group.consumer_records import encode_record
 from onceflow.group.consumer_regexes import resolve_regexes
 from onceflow.group.consumer_register import ConsumerGroups
 from onceflow.group.consumer_requests import check_request
+from onceflow.group.consumer_settings import ConsumerSettings
 from onceflow.group.consumer_topics import TopicInfo
 from onceflow.group.coordinator import Coordinator
-from onceflow.group.effects import Client
+from onceflow.group.effects import Client, Effects
 from onceflow.group.records import KeyValue
 from onceflow.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -70,6 +72,8 @@ class Bench:
     topics: FakeTopics = field(default_factory=FakeTopics)
     log: list[KeyValue] = field(default_factory=list)
     now_ms: int = 1_000_000
+    answers: dict[object, Any] = field(default_factory=dict)
+    """To members of the classic protocol, by ticket."""
 
     def __post_init__(self) -> None:
         self._ids = (f"member-{number}" for number in itertools.count())
@@ -95,10 +99,9 @@ class Bench:
         check_request(request, version, self.settings)
         decided = self.groups.heartbeat(request, Client("client", "/host"), self.now_ms, lambda: next(self._ids))
         self.write(decided.records)
-        group = self.groups.get(request.group_id)
-        decided.decision.settle(group, self.now_ms)
-        self.coordinator.deadlines.watch(group)
+        self.give(self.groups.settle(decided, self.now_ms))
         if decided.decision.unresolved:
+            group = self.groups.get(request.group_id)
             second = resolve_regexes(group, decided.decision.unresolved, self.now_ms)
             self.write([encode_record(record) for record in second.records])
             second.settle(group, self.now_ms)
@@ -107,9 +110,24 @@ class Bench:
 
     def wait(self, ms: int) -> None:
         self.now_ms += ms
-        for _, effects in list(self.coordinator.on_time(self.now_ms)):
-            assert effects.applies
+        for group, effects in list(self.coordinator.on_time(self.now_ms)):
+            self.carry_out(group.id, effects)
+
+    def carry_out(self, group_id: str, effects: Effects) -> None:
+        """All that is written is on disk at once."""
+        self.give(effects)
+        if effects.applies:
             self.write(effects.records)
+            self.coordinator.settle(group_id, effects, self.now_ms)
+        else:
+            self.log += effects.records
+        if effects.then is not None:
+            self.carry_out(group_id, effects.then(ErrorCode.NONE, self.now_ms))
+
+    def give(self, effects: Effects) -> None:
+        for ticket, message in effects.answers:
+            assert ticket not in self.answers, f"{ticket} was answered twice"
+            self.answers[ticket] = message
 
     def join(self, *names: str, member: str | None = None, **said: Any) -> Consumer:
         return Consumer(self, member or next(self._ids), said.pop("instance_id", None)).join(*names, **said)

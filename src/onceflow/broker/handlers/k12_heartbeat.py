@@ -15,7 +15,7 @@ def handle(node: Node, context: Context, request: HeartbeatRequest) -> Heartbeat
         check(node, context, Operation.READ, Resource.GROUP, request.group_id)
         if not request.group_id:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
-        error = node.groups.coordinator_of(request.group_id).heartbeat(request, node.clock.now_ms())
+        error = node.groups.heartbeat(request)
     except ProtocolError as refused:
         error = refused.code
     return HeartbeatResponse(error_code=error)
