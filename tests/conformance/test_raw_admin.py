@@ -105,6 +105,31 @@ def test_synonyms_tell_where_a_value_comes_from(wire: Wire, new_name: Callable[[
     assert setting(wire, topic, "retention.ms").synonyms == []
 
 
+def test_a_resource_is_described_as_often_as_it_is_named(wire: Wire, new_name: Callable[[], str]) -> None:
+    plain, other = new_name(), new_name()
+    wire.create_topic(plain)
+    wire.create_topic(other, retention_ms="1234")
+    asked = [(plain, ["retention.ms"]), (other, ["segment.ms", "retention.ms"]), (plain, ["segment.ms"] * 2)]
+    answers = wire.ask(
+        DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=keys)
+                for name, keys in (*asked, (plain, None), (other, None), (plain, ["retention.ms"]))
+            ]
+        )
+    ).results
+    found = [{each.name: (each.value, each.config_source) for each in answer.configs} for answer in answers]
+    assert [answer.resource_name for answer in answers] == [plain, other, plain, plain, other, plain]
+    week = TOPIC_DEFAULTS["retention.ms"]
+    assert found[:3] == [
+        {"retention.ms": (week, DEFAULT)},
+        {"segment.ms": (TOPIC_DEFAULTS["segment.ms"], DEFAULT), "retention.ms": ("1234", SET_FOR_TOPIC)},
+        {"segment.ms": (TOPIC_DEFAULTS["segment.ms"], DEFAULT)},
+    ]
+    assert (found[3]["retention.ms"], found[4]["retention.ms"]) == ((week, DEFAULT), ("1234", SET_FOR_TOPIC))
+    assert found[5] == found[0]
+
+
 def test_documentation_is_given_on_request(wire: Wire, topic: str) -> None:
     assert setting(wire, topic, "retention.ms").documentation is None
     assert setting(wire, topic, "retention.ms", include_documentation=True).documentation

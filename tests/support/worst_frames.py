@@ -5,7 +5,7 @@ What a frame of some size can cost is in what there is most of in it. So each on
 - an array, wherever the schema has one, with the smallest elements it can have: as many as there is room for, and as
   many as the broker takes (`Api.elements_max`);
 - the same with elements that name what exists, over and over, or what does not, each time something else;
-- arrays in arrays, all of the same length;
+- arrays in arrays, all of the same length, or empty, or null where "all" is often meant;
 - nulls, which often mean "all", in the elements of an array;
 - strings and bytes as long as can be, and arrays of them;
 - tagged fields, in the header, in the body and in the elements of arrays.
@@ -192,6 +192,8 @@ class _Maker:
         yield "nulls", self.message(self.cls, replace(self.existing, nulls=True, inner=0), (), ())
         for path in _arrays(self.cls, self.version):
             yield from self._with_array(path)
+        for path in _outer_arrays(self.cls, self.version):
+            yield from self._with_outer_array(path)
         for path, kind in _texts(self.cls, self.version):
             yield from self._with_text(path, kind)
         if self.flexible:
@@ -221,6 +223,16 @@ class _Maker:
                 if count:
                     counts = (*(1,) * (depth - 1), count)
                     yield f"{_spelled(path, counts)}, {tags} tagged fields each", self._build(path, counts, style)
+
+    def _with_outer_array(self, path: Path) -> Iterator[tuple[str, bytes]]:
+        """Elements with arrays that are empty or null, which often means: all of it."""
+        depth = _depth(path)
+        for called, nulls in (("with nothing in them", False), ("with nulls in them", True)):
+            style = replace(self.existing, inner=0, nulls=nulls)
+            fitting = self.room // self._growth(path, style, depth - 1)
+            for count in {fitting, min(fitting, self.elements_max - depth)} - {0}:
+                counts = (*(1,) * (depth - 1), count)
+                yield f"{_spelled(path, counts)} {called}", self._build(path, counts, style)
 
     def _with_distinct(self, path: Path, wide: int) -> Iterator[tuple[str, bytes]]:
         """Elements that differ in every name they have."""
@@ -385,6 +397,12 @@ def _arrays(cls: type[Message], version: int) -> list[Path]:
     """The arrays that hold no other: each stands for those around it, too."""
     paths = [path for path, last in _walk(cls, version) if last.is_array]
     return [path for path in paths if not any(other[: len(path)] == path for other in paths if other != path)]
+
+
+def _outer_arrays(cls: type[Message], version: int) -> list[Path]:
+    """The arrays that hold others."""
+    paths = [path for path, last in _walk(cls, version) if last.is_array]
+    return [path for path in paths if any(other[: len(path)] == path for other in paths if other != path)]
 
 
 def _texts(cls: type[Message], version: int) -> list[tuple[Path, str]]:

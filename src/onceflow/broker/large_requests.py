@@ -31,7 +31,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.errors import MalformedMessage
-from onceflow.wire.codec import encode
+from onceflow.wire.codec import encode_large
 from onceflow.wire.schema import Message
 
 __all__ = ["ANSWER_ELEMENTS_MAX", "FRAME_MAX", "LargeRequests", "Result", "Steps", "in_steps", "run_at_once"]
@@ -187,4 +187,4 @@ class LargeRequests:
             await asyncio.sleep(0)
 
     async def _encoded(self, message: Message, version: int) -> Answer:
-        return Answer(await self._loop.run_in_executor(self._thread, encode, message, version), version)
+        return Answer(await self._loop.run_in_executor(self._thread, encode_large, message, version), version)

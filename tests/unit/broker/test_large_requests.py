@@ -74,7 +74,7 @@ def test_others_have_their_turn_after_each_step_and_the_answer_is_encoded_in_the
         encoded_in.append(threading.current_thread().name)
         return encode(message, version)
 
-    monkeypatch.setattr(large_requests, "encode", encode_and_tell)
+    monkeypatch.setattr(large_requests, "encode_large", encode_and_tell)
 
     async def test(large: LargeRequests) -> None:
         order: list[object] = []

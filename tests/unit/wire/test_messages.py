@@ -33,7 +33,7 @@ from kio.serial import entity_reader, entity_writer
 from tests.support.effort import examples
 
 from onceflow.errors import MalformedMessage
-from onceflow.wire.codec import decode, encode
+from onceflow.wire.codec import decode, encode, encode_large
 from onceflow.wire.messages import REQUESTS, request_class, response_class
 from onceflow.wire.schema import Field, Message, in_range
 
@@ -189,6 +189,7 @@ def test_kio_reads_what_we_write_and_we_read_what_kio_writes(api: str, seed: int
             kio = kio_class(cls, api, side, version)
             message = random_message(cls, kio, rng)
             ours = encode(message, version)
+            assert encode_large(message, version) == ours
 
             theirs, size = entity_reader(kio)(ours, 0)
             assert size == len(ours)

@@ -7,10 +7,12 @@ A named key that does not exist is left out. Broker settings are read-only here:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from functools import cached_property
+from typing import Final, TypeAlias
 
 from onceflow.broker.access import check, check_cluster
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.config import BROKER_SETTINGS, FLUSH_MESSAGES, TOPIC_SETTINGS, BrokerConfig, Setting, Source
 from onceflow.errors import ErrorCode, ProtocolError
@@ -27,6 +29,9 @@ from onceflow.wire.messages.describe_configs import (
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 
+Described: TypeAlias = Mapping[str, DescribeConfigsResourceResult]
+"""By the names of the settings."""
+
 
 def topic_settings(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[tuple[str, str, Source]]:
     """(name, value, source) of every topic setting."""
@@ -35,59 +40,97 @@ def topic_settings(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
         yield name, value, source
 
 
-def handle(node: Node, context: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=[_describe(node, context, asked, request) for asked in request.resources])
+def handle(node: Node, context: Context, request: DescribeConfigsRequest) -> Steps:
+    settings = _Settings(node, request)
+    results = []
+    for asked in request.resources:
+        result = _describe(node, context, asked, settings)
+        results.append(result)
+        yield 1 + sum(1 + len(config.synonyms) for config in result.configs)
+    return DescribeConfigsResponse(results=results)
 
 
 def _describe(
-    node: Node, context: Context, asked: DescribeConfigsResource, request: DescribeConfigsRequest
+    node: Node, context: Context, asked: DescribeConfigsResource, settings: _Settings
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
     try:
         match asked.resource_type:
             case 2:
                 check(node, context, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, asked.resource_name)
-                configs = list(_topic(node, asked.resource_name))
+                configs = settings.of_topic(asked.resource_name)
             case 4:
                 check_cluster(node, context, Operation.DESCRIBE_CONFIGS)
-                configs = list(_broker(node, asked.resource_name))
+                configs = settings.of_broker(asked.resource_name)
             case other:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resource type {other} is not served here.")
     except ProtocolError as error:
         result.error_code, result.error_message = error.code, error.message
         return result
     wanted = set(asked.configuration_keys or ())  # no list, or an empty one, means all
-    result.configs = [config for config in configs if not wanted or config.name in wanted]
-    for config in result.configs:
-        if not request.include_synonyms:
-            config.synonyms = []
-        if not request.include_documentation:
-            config.documentation = None
+    result.configs = [config for name, config in configs.items() if not wanted or name in wanted]
     return result
 
 
-def _topic(node: Node, name: str) -> Iterator[DescribeConfigsResourceResult]:
-    topic = node.topics.named(name)
-    for key, value, source in topic_settings(node.config, topic.overrides):
+class _Settings:
+    """Settings as one request wants them described. What is the same for many resources is one object in its answer."""
+
+    def __init__(self, node: Node, request: DescribeConfigsRequest) -> None:
+        self._node = node
+        self._with_synonyms = request.include_synonyms
+        self._documented = request.include_documentation
+
+    def of_topic(self, name: str) -> Described:
+        topic = self._node.topics.named(name)
+        own = {key: self._of_topic(key, topic.overrides) for key in topic.overrides}
+        return {**self._of_any_topic, **own}
+
+    @cached_property
+    def _of_any_topic(self) -> Described:
+        return {key: self._of_topic(key, {}) for key in TOPIC_SETTINGS}
+
+    def _of_topic(self, key: str, overrides: Mapping[str, str]) -> DescribeConfigsResourceResult:
         setting = TOPIC_SETTINGS[key]
-        synonyms = _broker_synonyms(node.config, setting.synonym)
+        value, source = self._node.config.topic_text(key, overrides)
+        synonyms = _broker_synonyms(self._node.config, setting.synonym)
         if source is Source.TOPIC:
             synonyms.insert(0, DescribeConfigsSynonym(name=key, value=value, source=Source.TOPIC))
-        yield _result(setting, value, source, synonyms, read_only=False)
+        return self._described(setting, value, source, synonyms, read_only=False)
 
+    def of_broker(self, name: str) -> Described:
+        if name == "":
+            return {}  # the cluster-wide dynamic settings, of which there are none
+        if name != str(self._node.node_id):
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST, f"Broker {name} is not here; this one is {self._node.node_id}."
+            )
+        return self._of_this_broker
 
-def _broker(node: Node, name: str) -> Iterator[DescribeConfigsResourceResult]:
-    if name == "":
-        return  # the cluster-wide dynamic settings, of which there are none
-    if name != str(node.node_id):
-        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Broker {name} is not here; this one is {node.node_id}.")
-    for setting in BROKER_SETTINGS.values():
-        value, source = node.config.in_effect(setting.name)
+    @cached_property
+    def _of_this_broker(self) -> Described:
+        return {setting.name: self._of_broker(setting) for setting in BROKER_SETTINGS.values()}
+
+    def _of_broker(self, setting: Setting) -> DescribeConfigsResourceResult:
+        value, source = self._node.config.in_effect(setting.name)
         if setting.name == FLUSH_MESSAGES:
             synonyms = [DescribeConfigsSynonym(name=setting.name, value=value, source=source)]
         else:
-            synonyms = _broker_synonyms(node.config, setting.name)
-        yield _result(setting, value, source, synonyms, read_only=True)
+            synonyms = _broker_synonyms(self._node.config, setting.name)
+        return self._described(setting, value, source, synonyms, read_only=True)
+
+    def _described(
+        self, setting: Setting, value: str, source: Source, synonyms: list[DescribeConfigsSynonym], read_only: bool
+    ) -> DescribeConfigsResourceResult:
+        return DescribeConfigsResourceResult(
+            name=setting.name,
+            value=None if setting.sensitive else value,
+            read_only=read_only,
+            config_source=source,
+            is_sensitive=setting.sensitive,
+            synonyms=synonyms if self._with_synonyms else [],
+            config_type=setting.type,
+            documentation=setting.doc if self._documented else None,
+        )
 
 
 def _broker_synonyms(config: BrokerConfig, name: str) -> list[DescribeConfigsSynonym]:
@@ -97,18 +140,3 @@ def _broker_synonyms(config: BrokerConfig, name: str) -> list[DescribeConfigsSyn
         value = None if setting.sensitive else config.given[name]
         return [DescribeConfigsSynonym(name=name, value=value, source=Source.STATIC_BROKER), default]
     return [default]
-
-
-def _result(
-    setting: Setting, value: str, source: Source, synonyms: list[DescribeConfigsSynonym], read_only: bool
-) -> DescribeConfigsResourceResult:
-    return DescribeConfigsResourceResult(
-        name=setting.name,
-        value=None if setting.sensitive else value,
-        read_only=read_only,
-        config_source=source,
-        is_sensitive=setting.sensitive,
-        synonyms=synonyms,
-        config_type=setting.type,
-        documentation=setting.doc,
-    )

@@ -7,44 +7,47 @@ changed while it runs (42).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from onceflow.broker.access import check, check_cluster
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
 from onceflow.errors import ConfigError, ErrorCode, ProtocolError, StorageError
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.alter_configs import (
-    AlterableConfig,
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
 
 TOPIC_RESOURCE: Final = 2
 
-Overrides = Mapping[str, str]
+Overrides: TypeAlias = Mapping[str, str]
 
 
-def handle(node: Node, context: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    changes = [
-        Change(resource.resource_type, resource.resource_name, partial(_replaced, resource.configs))
-        for resource in request.resources
-    ]
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=change.resource_type, resource_name=change.name
-            )
-            for change, code, message in apply(node, context, changes, request.validate_only)
-        ]
+class Asked(Protocol):
+    """A resource in the request, of either API."""
+
+    resource_type: int
+    resource_name: str
+
+
+R = TypeVar("R", bound=Asked)
+
+
+def handle(node: Node, context: Context, request: AlterConfigsRequest) -> Steps:
+    change = Changer(node, context, request.resources, _replaced, request.validate_only)
+    responses = yield from in_steps(
+        request.resources, lambda resource: AlterConfigsResourceResponse(**change(resource))
     )
+    return AlterConfigsResponse(responses=responses)
 
 
-def _replaced(configs: list[AlterableConfig], overrides: Overrides) -> dict[str, str]:
-    return {config.name: given(config.name, config.value) for config in configs}
+def _replaced(resource: AlterConfigsResource, overrides: Overrides) -> dict[str, str]:
+    return {config.name: given(config.name, config.value) for config in resource.configs}
 
 
 def given(name: str, value: str | None) -> str:
@@ -53,49 +56,64 @@ def given(name: str, value: str | None) -> str:
     return value
 
 
-class Change(NamedTuple):
-    """What to do to one resource: `make` turns its present settings into the new ones."""
+class Changer(Generic[R]):
+    """Changes one resource after the other, but none of those that the request names twice.
 
-    resource_type: int
-    name: str
-    make: Callable[[Overrides], dict[str, str]]
+    `make` turns the present settings of a topic into the new ones.
+    """
 
+    def __init__(
+        self,
+        node: Node,
+        context: Context,
+        resources: Sequence[R],
+        make: Callable[[R, Overrides], dict[str, str]],
+        validate_only: bool,
+    ) -> None:
+        self._node = node
+        self._context = context
+        self._make = make
+        self._validate_only = validate_only
+        self._times = Counter((each.resource_type, each.resource_name) for each in resources)
 
-def apply(
-    node: Node, context: Context, changes: list[Change], validate_only: bool
-) -> Iterator[tuple[Change, ErrorCode, str | None]]:
-    """Carry out each change, or none of those that name the same resource. Gives the outcomes for the wire."""
-    times = Counter((change.resource_type, change.name) for change in changes)
-    for change in changes:
-        code, message = ErrorCode.NONE, None
+    def __call__(self, resource: R) -> dict[str, Any]:
+        """The outcome, as it is in both answers."""
+        code, message = self._outcome(resource)
+        return {
+            "error_code": code,
+            "error_message": message,
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+        }
+
+    def _outcome(self, resource: R) -> tuple[ErrorCode, str | None]:
         try:
-            if times[change.resource_type, change.name] > 1:
+            if self._times[resource.resource_type, resource.resource_name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "One request names this resource more than once.")
-            _check_access(node, context, change)
-            _apply(node, change, validate_only)
+            self._check_access(resource)
+            self._change(resource)
         except ProtocolError as error:
-            code, message = error.code, error.message
+            return error.code, error.message
         except ConfigError as error:
-            code, message = ErrorCode.INVALID_CONFIG, str(error)
+            return ErrorCode.INVALID_CONFIG, str(error)
         except StorageError as error:
-            code, message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
-        yield change, code, message
+            return ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+        return ErrorCode.NONE, None
 
+    def _check_access(self, resource: R) -> None:
+        if resource.resource_type == TOPIC_RESOURCE:
+            check(self._node, self._context, Operation.ALTER_CONFIGS, Resource.TOPIC, resource.resource_name)
+        else:
+            check_cluster(self._node, self._context, Operation.ALTER_CONFIGS)
 
-def _check_access(node: Node, context: Context, change: Change) -> None:
-    if change.resource_type == TOPIC_RESOURCE:
-        check(node, context, Operation.ALTER_CONFIGS, Resource.TOPIC, change.name)
-    else:
-        check_cluster(node, context, Operation.ALTER_CONFIGS)
-
-
-def _apply(node: Node, change: Change, validate_only: bool) -> None:
-    if change.resource_type != TOPIC_RESOURCE:
-        raise ProtocolError(
-            ErrorCode.INVALID_REQUEST, "Only topic settings can be changed; the broker's are given at start (--set)."
-        )
-    topic = node.topics.named(change.name)
-    wanted = change.make(topic.overrides)
-    node.config.check_topic(wanted)
-    if not validate_only:
-        node.topics.configure(topic, wanted)
+    def _change(self, resource: R) -> None:
+        if resource.resource_type != TOPIC_RESOURCE:
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST,
+                "Only topic settings can be changed; the broker's are given at start (--set).",
+            )
+        topic = self._node.topics.named(resource.resource_name)
+        wanted = self._make(resource, topic.overrides)
+        self._node.config.check_topic(wanted)
+        if not self._validate_only:
+            self._node.topics.configure(topic, wanted)

@@ -9,12 +9,14 @@ from functools import partial
 from typing import Final
 
 from onceflow.broker.handlers import Context
-from onceflow.broker.handlers.k33_alter_configs import Change, Overrides, apply, given
+from onceflow.broker.handlers.k33_alter_configs import Changer, Overrides, given
+from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
 from onceflow.config import TOPIC_SETTINGS, Type
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.messages.incremental_alter_configs import (
     AlterableConfig,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -26,22 +28,16 @@ APPEND: Final = 2
 SUBTRACT: Final = 3
 
 
-def handle(node: Node, context: Context, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-    changes = [
-        Change(resource.resource_type, resource.resource_name, partial(_changed, node, resource.configs))
-        for resource in request.resources
-    ]
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=change.resource_type, resource_name=change.name
-            )
-            for change, code, message in apply(node, context, changes, request.validate_only)
-        ]
+def handle(node: Node, context: Context, request: IncrementalAlterConfigsRequest) -> Steps:
+    change = Changer(node, context, request.resources, partial(_changed, node), request.validate_only)
+    responses = yield from in_steps(
+        request.resources, lambda resource: AlterConfigsResourceResponse(**change(resource))
     )
+    return IncrementalAlterConfigsResponse(responses=responses)
 
 
-def _changed(node: Node, configs: list[AlterableConfig], overrides: Overrides) -> dict[str, str]:
+def _changed(node: Node, resource: AlterConfigsResource, overrides: Overrides) -> dict[str, str]:
+    configs = resource.configs
     if len({config.name for config in configs}) < len(configs):
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys.")
     wanted = dict(overrides)
