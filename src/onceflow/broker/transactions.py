@@ -28,6 +28,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from onceflow.broker.complaints import complain
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.partition import Partition
 from onceflow.broker.state_log import StateLog
@@ -384,7 +385,7 @@ class Transactions:
                 target = self.coordinator.abort_from_outside(transactional_id, now_ms)
                 self._move(transactional_id, target, lambda error: None, "timeout")
             except ProtocolError as error:
-                logger.error("The transaction of '%s' could not be aborted: %s", transactional_id, error)
+                complain("abort", "The transaction of '%s' could not be aborted: %s", transactional_id, error)
 
     def expire(self) -> None:
         """Forget ids that nobody has used for long."""
@@ -395,7 +396,7 @@ class Transactions:
             try:
                 index = self._append(transactional_id, None)
             except ProtocolError as error:
-                logger.error("Transactional id '%s' could not be forgotten: %s", transactional_id, error)
+                complain("expire", "Transactional id '%s' could not be forgotten: %s", transactional_id, error)
                 continue
             self._busy[transactional_id] = deque()
             self.log.when_durable(index, partial(self._forgotten, transactional_id))
@@ -439,7 +440,7 @@ class _Markers:
             logger.warning("No marker of '%s' on %s-%d: %s", self._id, *where, error)
             self._left.discard(where)
         except StorageError as error:
-            logger.error("No marker of '%s' on %s-%d yet: %s", self._id, *where, error)
+            complain("marker", "No marker of '%s' on %s-%d yet: %s", self._id, *where, error)
         else:
             if end <= partition.log.high_watermark:
                 self._left.discard(where)
@@ -461,6 +462,6 @@ class _Markers:
                 self._owner.marked(self._id, self._transaction)
                 return
         except ProtocolError as error:
-            logger.error("The end of the transaction of '%s' is not recorded yet: %s", self._id, error)
+            complain("end", "The end of the transaction of '%s' is not recorded yet: %s", self._id, error)
         self._owner.stuck(self._id)
         self._node.call_later(MARKER_RETRY_S, self.write)
