@@ -112,6 +112,27 @@ def test_keeps_cluster_id_and_topic_ids_over_restarts(tmp_path: Path) -> None:
         assert [topic.topic_id for topic in after.topics] == [topic.topic_id for topic in before.topics]
 
 
+def test_a_data_directory_is_made_for_its_owner_only_and_one_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    with BrokerProcess(tmp_path / "new"), BrokerProcess(shared), onceflow.Broker(data_dir=tmp_path / "own"):
+        assert mode_of(tmp_path / "new") == mode_of(tmp_path / "own") == 0o700
+        assert mode_of(shared) == 0o755
+    assert run_users_command("add", "alice", "--data", str(tmp_path / "users"), password="secret").returncode == 0
+    assert mode_of(tmp_path / "users") == 0o700
+    assert mode_of(tmp_path / "users" / "users.json") == 0o600
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def run_users_command(*arguments: str, password: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "onceflow", "users", *arguments, "--password-stdin"]
+    return subprocess.run(command, input=password, capture_output=True, text=True, timeout=30)
+
+
 def test_list_settings_prints_every_setting_and_starts_nothing(tmp_path: Path) -> None:
     done = run_broker_command(tmp_path / "data", "--list-settings")
     assert done.returncode == 0

@@ -26,6 +26,7 @@ from typing import Final, Literal
 from onceflow.broker.listeners import Listener, check_exposure, check_page_exposure
 from onceflow.config import BROKER_SETTINGS, BrokerConfig
 from onceflow.errors import BrokerStartError
+from onceflow.log.files import make_data_directory
 from onceflow.ports import ReservedPort
 
 __all__ = ["Broker"]
@@ -118,7 +119,7 @@ class Broker:
             raise BrokerStartError("The broker is running already.")
         # What it reports goes to a file: a pipe that nobody reads would stop it once it is full.
         try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
+            make_data_directory(self.data_dir)
             # Appended to: it may belong to a running broker, whose directory we are about to be refused.
             log = open(self.log_file, "a")  # noqa: SIM115  # the process gets it below
         except OSError as error:

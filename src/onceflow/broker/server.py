@@ -33,7 +33,7 @@ from onceflow.broker.request_memory import RequestMemory
 from onceflow.clock import SystemClock
 from onceflow.config import BrokerConfig
 from onceflow.errors import BrokerStartError, ConfigError
-from onceflow.log.files import DirectoryLock, FileSystem, RealFileSystem
+from onceflow.log.files import DirectoryLock, FileSystem, RealFileSystem, make_data_directory
 
 __all__ = ["run", "serve"]
 
@@ -47,7 +47,7 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 def lock_directory(directory: Path) -> DirectoryLock:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_data_directory(directory)
         return DirectoryLock(directory)
     except BlockingIOError:
         raise BrokerStartError(

@@ -208,10 +208,10 @@ class _ClusterUsers:
 @contextlib.contextmanager
 def _directory_users(directory: Path) -> Iterator[_DirectoryUsers]:
     from onceflow.broker.users import Users
-    from onceflow.log.files import DirectoryLock, RealFileSystem
+    from onceflow.log.files import DirectoryLock, RealFileSystem, make_data_directory
 
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_data_directory(directory)
         lock = DirectoryLock(directory)
     except BlockingIOError:
         raise UserError(f"a broker is running on {directory}: change its users with --bootstrap instead") from None

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from onceflow.errors import StorageError
 
-__all__ = ["Buffer", "File", "FileSlice", "FileSystem", "RealFileSystem"]
+__all__ = ["Buffer", "File", "FileSlice", "FileSystem", "RealFileSystem", "make_data_directory"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -246,6 +246,11 @@ class RealFileSystem:
     def usage(self, path: Path) -> tuple[int, int]:
         usage = shutil.disk_usage(path)
         return usage.total, usage.free
+
+
+def make_data_directory(directory: Path) -> None:
+    """For its owner only, as what is in topics may be. One that is there stays as it is: somebody may want it so."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 class DirectoryLock:
