@@ -1,4 +1,4 @@
-"""What is installed only on request: `pip install 'onceflow[spark]'`, `'onceflow[sql]'`."""
+"""What is installed only on request: `pip install 'onceflow[spark]'`, `'onceflow[sql]'`, `'onceflow[doctor]'`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ __all__ = ["EXTRAS", "advice_for", "require"]
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "spark": ("pyspark", "pyarrow", "numpy", "pandas", "orjson", "google.protobuf"),
     "sql": ("psycopg",),
+    "doctor": ("yaml",),
 }
 """The modules that each has, as they are imported."""
 

@@ -1,4 +1,4 @@
-"""Reads files of settings: Java's .properties (spark-defaults.conf is one), JSON, and YAML as far as settings need it.
+"""Reads files of settings: Java's .properties (spark-defaults.conf is one), JSON and YAML.
 
 Every format becomes one flat mapping: what is nested is joined with dots. In it, `producer.acks` is of the producer
 only, `acks` of all clients in the file. A complaint about a file says the line and never shows what is in it, which
@@ -22,6 +22,7 @@ from onceflow.doctor.setting_names import (
     STREAMS_NAMES,
 )
 from onceflow.errors import ConfigError
+from onceflow.extras import require
 from onceflow.properties import parse_properties
 
 __all__ = ["FLAVORS", "ROLES", "read_clients", "read_settings", "read_spark", "spark_facts_of"]
@@ -29,6 +30,8 @@ __all__ = ["FLAVORS", "ROLES", "read_clients", "read_settings", "read_spark", "s
 ROLES: Final = ("producer", "consumer", "streams")
 FLAVORS: Final = ("java", "librdkafka")
 FILE_BYTES_MAX: Final = 1_000_000
+YAML_ELEMENTS_MAX: Final = 20_000
+"""Names and values."""
 
 SINK_OPTIONS: Final = ("app_id", "topic", "guarantee", "transaction_timeout_ms", "bootstrap_servers")
 QUERY_OPTIONS: Final = ("checkpointlocation", "queryname", "trigger", "continuous")
@@ -37,9 +40,6 @@ SPRING: Final = "spring.kafka."
 SPRING_OWN: Final = ("listener", "template", "admin", "jaas", "retry", "ssl")
 """Sections that are not of a client, or have other names there than Kafka's."""
 SPRING_NAMES: Final = {"transaction.id.prefix": "transactional.id"}
-_YAML_LINE: Final = re.compile(
-    r"""(?P<indent>\ *)(?P<name>"[^"]+"|'[^']+'|[^\s#:'"\[{&*!|>-][^#]*?)\s*:(?:\s+(?P<value>.*))?"""
-)
 
 
 def read_clients(path: str, *, role: str | None = None, flavor: str | None = None) -> list[ClientFacts]:
@@ -169,9 +169,10 @@ def read_settings(path: str) -> dict[str, str]:
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a text file") from None
     suffix = Path(path).suffix.lower()
-    if suffix == ".json" or text.lstrip()[:1] == "{":
-        return _json(path, text)
-    return _yaml(path, text) if suffix in (".yaml", ".yml") else parse_properties(text, path)
+    if suffix in (".yaml", ".yml"):
+        return _yaml(path, text)
+    is_json = suffix == ".json" or text.lstrip()[:1] == "{"
+    return _json(path, text) if is_json else parse_properties(text, path)
 
 
 def _json(path: str, text: str) -> dict[str, str]:
@@ -185,8 +186,9 @@ def _json(path: str, text: str) -> dict[str, str]:
     return dict(_flat(found, ""))
 
 
-def _flat(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    for name, each in value.items():
+def _flat(value: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, each in value.items():
+        name = _text(key)
         if isinstance(each, dict):
             yield from _flat(each, f"{prefix}{name}.")
         elif isinstance(each, list):
@@ -200,29 +202,42 @@ def _text(value: Any) -> str:
 
 
 def _yaml(path: str, text: str) -> dict[str, str]:
-    """Names and values, nested by indentation; nothing else of YAML."""
+    """Of several documents the later ones win, as with Spring."""
+    require("doctor", f"{path} is YAML, and reading that")
+    import yaml
+
     found: dict[str, str] = {}
-    above: list[tuple[int, str]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#") or line.strip() in ("---", "..."):
-            continue
-        match = _YAML_LINE.fullmatch(line.rstrip())
-        if match is None:
-            raise ConfigError(f"line {number} of {path} is not 'name: value', which is all of YAML that is read here")
-        indent, name = len(match["indent"]), match["name"].strip("\"'")
-        above = [each for each in above if each[0] < indent]
-        value = _yaml_value(match["value"] or "")
-        if value is None:
-            above.append((indent, name))
-        else:
-            found[".".join([*(each for _, each in above), name])] = value
+    try:
+        for line, document in _documents(path, yaml.SafeLoader(text)):
+            if not isinstance(document, dict | None):
+                raise ConfigError(f"{path} has to be names and values (line {line})")
+            found.update(_flat(document or {}, ""))
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        raise ConfigError(f"{path} is not YAML" + (f" (line {mark.line + 1})" if mark else "")) from None
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
+        # Most of them from values with a type in front that they are not of: `!!timestamp x`.
+        raise ConfigError(f"{path} is not YAML, or not of the kind that settings are") from None
     return found
 
 
-def _yaml_value(text: str) -> str | None:
-    """None if there is none: then what follows is nested."""
-    text = text.strip()
-    if text[:1] in ("'", '"'):
-        return text[1:].partition(text[0])[0]
-    text = re.sub(r"(^|\s)#.*$", "", text).strip()
-    return text or None
+def _documents(path: str, loader: Any) -> Iterator[tuple[int, Any]]:
+    """Each with its first line. Aliases are counted as often as they are used, before anything is made of them: a few
+    lines can stand for more than there is memory."""
+    while loader.check_node():
+        node = loader.get_node()
+        if _elements(node, {}) > YAML_ELEMENTS_MAX:
+            raise ConfigError(f"{path} stands for more than {YAML_ELEMENTS_MAX:,} settings, with its aliases")
+        yield node.start_mark.line + 1, loader.construct_document(node)
+
+
+def _elements(node: Any, known: dict[int, int]) -> int:
+    """Of a node of YAML and all that it holds. Raises `ValueError` where one holds itself."""
+    if id(node) not in known:
+        known[id(node)] = -1
+        held = node.value if isinstance(node.value, list) else ()
+        parts = [part for each in held for part in (each if isinstance(each, tuple) else (each,))]
+        known[id(node)] = 1 + sum(_elements(each, known) for each in parts)
+    if known[id(node)] < 0:
+        raise ValueError("it holds itself")
+    return known[id(node)]

@@ -27,6 +27,8 @@ SPARK = ",".join(EXTRAS["spark"])
 
 def without(modules: str, arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """A command in a process in which these modules are not installed."""
+    (folder / "client.yaml").write_text("acks: all")
+    (folder / "client.properties").write_text("acks=all\nenable.idempotence=true\ntransactional.id=x\n")
     program = [sys.executable, "-c", BLOCKER, modules, *arguments]
     return subprocess.run(program, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
@@ -42,6 +44,7 @@ def without(modules: str, arguments: list[str], folder: Path) -> subprocess.Comp
         (SPARK, ["verify", "spark"], "'onceflow[spark]'"),
         ("psycopg", ["run", "orders", "--sql", "postgresql://127.0.0.1:1/x"], "'onceflow[sql]'"),
         ("psycopg", ["demo", "orders", "--sql", "postgresql://127.0.0.1:1/x"], "'onceflow[sql]'"),
+        ("yaml", ["doctor", "--client", "client.yaml"], "'onceflow[doctor]'"),
         *((each, ["run", "orders"], "'onceflow[spark]'") for each in EXTRAS["spark"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
@@ -64,11 +67,12 @@ def test_a_command_says_what_to_install(modules: str, arguments: list[str], comm
         ["verify", "simulation", "--runs", "1"],
         ["broker", "--list-settings"],
         ["alerts", "--rules"],
+        ["doctor", "--client", "client.properties"],
     ],
     ids=" ".join,
 )
 def test_what_needs_no_extra_works_without(arguments: list[str], tmp_path: Path) -> None:
-    done = without(f"{SPARK},psycopg", arguments, tmp_path)
+    done = without(f"{SPARK},psycopg,yaml", arguments, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -76,6 +76,62 @@ def test_sections_of_a_file_are_clients_with_what_they_share(written: Path) -> N
     assert consumer.values == shared | {"group.id": "billing"}
 
 
+def test_yaml_is_all_of_yaml(written: Path) -> None:
+    text = """
+%YAML 1.1
+---
+retries: &many 5
+max.block.ms: *many
+bootstrap.servers: [a, b]
+producer: {acks: all, enable.idempotence: yes, "client.id": '#1'}
+consumer:
+  group.id: >-
+    billing
+    service
+  empty:
+shared: &shared {linger.ms: 1}
+other: {<<: *shared, 5: 6}
+"""
+    assert read_settings(write(written, "a.yaml", text)) == {
+        "retries": "5",
+        "max.block.ms": "5",
+        "bootstrap.servers": "a,b",
+        "producer.acks": "all",
+        "producer.enable.idempotence": "true",
+        "producer.client.id": "#1",
+        "consumer.group.id": "billing service",
+        "shared.linger.ms": "1",
+        "other.linger.ms": "1",
+        "other.5": "6",
+    }
+
+
+def test_of_several_documents_the_later_ones_win(written: Path) -> None:
+    assert read_settings(write(written, "a.yaml", "acks: 0\nretries: 1\n---\nacks: all\n...\n---\n")) == {
+        "acks": "all",
+        "retries": "1",
+    }
+
+
+def test_a_file_with_braces_is_yaml_if_it_is_called_so(written: Path) -> None:
+    assert read_settings(write(written, "a.yml", "{acks: all}")) == {"acks": "all"}
+
+
+BOMBS = {
+    "lists": "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30)),
+    "merged": "a0: &a0 {k: 1}\n"
+    + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 30)),
+    "nested": "a0: &a0 {k: 1, l: 2}\n" + "".join(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}\n" for n in range(1, 40)),
+}
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_a_bomb_of_aliases_is_refused_before_it_is_one(written: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="stands for more than 20,000 settings"):
+        read_settings(write(written, "a.yaml", text))
+
+
 def roles(folder: Path, text: str, **options: str) -> list[tuple[str, str]]:
     found: list[ClientFacts] = read_clients(write(folder, "c.properties", text), **options)
     return [(client.role, client.flavor) for client in found]
@@ -138,7 +194,16 @@ def test_a_consumer_is_not_blamed_for_the_producers_settings(written: Path) -> N
         ("a.json", '{"sasl.password": "secret"', "not JSON (line 1)"),
         ("a.json", '["secret"]', "one JSON object"),
         ("a.yaml", "acks: all\n- secret\n", "line 2"),
-        ("a.yaml", "password: &anchor\nsecret", "line 2"),
+        ("a.yaml", "password: secret: more", "not YAML (line 1)"),
+        ("a.yaml", "a: [secret", "not YAML (line 1)"),
+        ("a.yaml", "a: \x07secret", "not YAML"),
+        ("a.yaml", "- secret", "names and values (line 1)"),
+        ("a.yaml", "secret", "names and values (line 1)"),
+        ("a.yaml", "a: 1\nb: !!python/object:os.system secret", "not YAML (line 2)"),
+        ("a.yaml", "a: !!timestamp secret", "not YAML, or not of the kind"),
+        ("a.yaml", "a: &secret [*secret]", "not YAML, or not of the kind"),
+        ("a.yaml", "a: " + "[" * 2_000, "not YAML, or not of the kind"),
+        ("a.yaml", "b: 1\na: *secret", "not YAML (line 2)"),
         ("missing.properties", None, "No such file"),
     ],
 )
