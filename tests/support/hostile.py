@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import struct
 import uuid
+from collections import Counter
 from typing import Any
 
 from onceflow.broker.handlers import APIS
@@ -24,7 +25,7 @@ from onceflow.wire.schema import Field, Message, in_range
 from tests.support.raw import batch
 from tests.support.raw_client import frame_of
 
-__all__ = ["TOPICS", "Mutator", "corpus", "liars", "makes_many_partitions"]
+__all__ = ["TOPICS", "Mutator", "api_of", "corpus", "liars", "makes_many_partitions"]
 
 TOPICS = ("fuzz-a", "fuzz-b", "fuzz-c")
 ABSURD = (
@@ -113,6 +114,12 @@ class _Filler:
         return dice.choice((*TOPICS, *TOPICS, "", "fuzz", "../fuzz", "a" * 249, "a" * 300, "\u00e9\u4e16", "1"))
 
 
+def api_of(frame: bytes | bytearray) -> tuple[int, int]:
+    """Api key and version of a frame."""
+    key, version = struct.unpack_from(">hh", frame, 4)
+    return key, version
+
+
 def corpus(dice: random.Random, per_version: int) -> list[bytes]:
     filler = _Filler(dice)
     return [
@@ -124,9 +131,14 @@ def corpus(dice: random.Random, per_version: int) -> list[bytes]:
 
 
 class Mutator:
+    """Goes through the corpus again and again, each time in another order: no version is left out."""
+
     def __init__(self, frames: list[bytes], dice: random.Random) -> None:
         self._frames = frames
+        self._left: list[bytes] = []
         self._dice = dice
+        self.made: Counter[tuple[int, int]] = Counter()
+        """Frames by the API and version that they were made from."""
         self._ways = [
             (40, self._as_it_is),
             (25, self._flip_in_body),
@@ -144,11 +156,15 @@ class Mutator:
     def next(self, correlation_id: int) -> bytes:
         """A frame; its correlation id is the given one unless the damage hit just that."""
         while True:
-            frame = bytearray(self._dice.choice(self._frames))
+            if not self._left:
+                self._left = self._dice.sample(self._frames, len(self._frames))
+            frame = bytearray(self._left.pop())
+            api = api_of(frame)
             struct.pack_into(">i", frame, 8, correlation_id)
             [(_, way)] = self._dice.choices(self._ways, self._weights)
             body = way(frame)[4:]
             if not makes_many_partitions(body):
+                self.made[api] += 1
                 return struct.pack(">i", len(body)) + body
 
     def _place(self, frame: bytearray, start: int = HEADER_END) -> int:
