@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import select
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+import onceflow
 from onceflow.broker.handlers import APIS
 from onceflow.wire.messages import request_class
 from onceflow.wire.messages.api_versions import ApiVersionsRequest
@@ -80,6 +83,24 @@ def test_no_codec_needs_a_file(tmp_path: Path, codec: str) -> None:
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (3, hard))
         assert client.produce("orders", batch(b"two")).error_code == 0
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_who_asks_for_the_page_without_a_file_waits_and_costs_no_time_either(tmp_path: Path) -> None:
+    with onceflow.Broker(data_dir=tmp_path, http="127.0.0.1:0") as broker, contextlib.ExitStack() as stack:
+        process = psutil.Process(broker.pid)
+        soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (3, hard))
+        page = ("127.0.0.1", int(str(broker.http_url).rpartition(":")[2]))
+        waiting = [stack.enter_context(socket.create_connection(page, timeout=20)) for _ in range(5)]
+        eventually(lambda: "No more connections can be accepted for now" in broker.log_file.read_text(), "it is said")
+        for each in waiting:
+            each.sendall(b"GET /alerts.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        before = sum(process.cpu_times()[:2])
+        assert not select.select(waiting, [], [], 1)[0]
+        assert sum(process.cpu_times()[:2]) - before < 0.2, "busy with what it cannot accept"
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        for each in waiting:
+            assert each.recv(100).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_who_waits_for_a_file_costs_no_time_and_one_line_of_the_log(tmp_path: Path) -> None:

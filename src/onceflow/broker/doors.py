@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from onceflow.accepting import Accepting
 from onceflow.broker.admission import PasswordChecks
 from onceflow.broker.complaints import complain
 from onceflow.broker.connection import Connection
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Door", "Doorkeeper", "limits_by_address"]
 
-ACCEPTED_PER_TURN: Final = 64
-REST_S: Final = 0.5
-"""Until the next try, when the system has no other socket for us."""
 CERTIFICATE_REASONS: Final = ("CERTIFICATE", "CERT", "UNKNOWN_CA")
 
 
@@ -74,42 +72,19 @@ class Doorkeeper:
         self._encrypted = memoryview(bytearray(READ_SIZE))
         self._inside = 0
         self._inside_by_address: Counter[str] = Counter()
-        self._listening: dict[socket.socket, Door] = {}
+        self._listening: list[Accepting] = []
         self._entering: set[asyncio.Task[None]] = set()
 
     def open(self, listener: socket.socket, door: Door) -> None:
-        self._listening[listener] = door
-        self._loop.add_reader(listener.fileno(), self._accept, listener, door)
+        self._listening.append(Accepting(listener, lambda accepted, host: self._let_in(accepted, host, door)))
 
     def close(self) -> None:
         """Nobody else comes in: who tries is refused, and not left waiting before the door."""
-        for listener in self._listening:
-            self._loop.remove_reader(listener.fileno())
-            listener.close()
+        for each in self._listening:
+            each.close()
         self._listening.clear()
         for task in self._entering:
             task.cancel()
-
-    def _accept(self, listener: socket.socket, door: Door) -> None:
-        for _ in range(ACCEPTED_PER_TURN):
-            try:
-                accepted, address = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:  # too many open files, mostly
-                complain("accept", "No more connections can be accepted for now: %s.", error.strerror)
-                self._rest(listener, door)
-                return
-            self._let_in(accepted, str(address[0]), door)
-
-    def _rest(self, listener: socket.socket, door: Door) -> None:
-        self._loop.remove_reader(listener.fileno())
-
-        def again() -> None:
-            if listener in self._listening:
-                self._loop.add_reader(listener.fileno(), self._accept, listener, door)
-
-        self._loop.call_later(REST_S, again)
 
     def _let_in(self, accepted: socket.socket, host: str, door: Door) -> None:
         self._node.meters.connections += 1
@@ -118,7 +93,6 @@ class Doorkeeper:
             complain(full, "A connection from %s was refused: %s are open.", host, full)
             accepted.close()
             return
-        accepted.setblocking(False)
         self._inside += 1
         self._inside_by_address[host] += 1
         task = self._loop.create_task(self._enter(accepted, host, door))

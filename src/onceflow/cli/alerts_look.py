@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, fields
+from types import NoneType
 from typing import Any, Final
 
 from onceflow.digits import address_of
@@ -89,13 +90,28 @@ def _get(url: str, place: str) -> Any:
         raise CannotLook(f"{place} does not answer in JSON: this is no page of onceflow's.") from None
 
 
+def _alert(said: Any) -> Alert:
+    alert = Alert(**{each.name: said[each.name] for each in fields(Alert)})
+    _text("".join((alert.rule, alert.severity, alert.subject, alert.summary, alert.meaning, alert.action)))
+    if type(alert.since_ms) is not int:
+        raise TypeError
+    return alert
+
+
+def _text(said: Any) -> str:
+    if not isinstance(said, str):
+        raise TypeError
+    return said
+
+
 def _look(said: Any, place: str) -> Look:
     try:
         problem, at_ms = said.get("problem"), said.get("now_ms", said.get("at_ms"))
-        names = {each.name for each in fields(Alert)}
-        alerts = tuple(Alert(**{k: v for k, v in each.items() if k in names}) for each in said["alerts"])
-        unknown = tuple(said.get("unknown", ()))
-        reason = problem["text"] if problem else "it has just been started"
+        alerts = tuple(_alert(each) for each in said["alerts"])
+        unknown = tuple(map(_text, said.get("unknown", ())))
+        reason = _text(problem["text"]) if problem else "it has just been started"
+        if type(at_ms) not in (int, NoneType):
+            raise TypeError
     except (AttributeError, KeyError, TypeError):
         raise CannotLook(f"what {place} answers is not what onceflow's page does: another version?") from None
     if problem or at_ms is None:

@@ -23,6 +23,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
+from onceflow.accepting import Accepting
 from onceflow.monitor.watcher import Watcher
 
 __all__ = ["serving"]
@@ -132,6 +133,7 @@ class Site:
             "/alerts.json": watcher.alerts_json,
         }
         self._thread = ThreadPoolExecutor(1, "onceflow-metrics")
+        self._entering: set[asyncio.Task[None]] = set()
         self.connections: dict[Connection, None] = {}
         """In the order in which they last began to wait for a request."""
 
@@ -160,7 +162,20 @@ class Site:
         scrape = self._watcher.scrape(request.headers.get("accept", ""))
         return Answer(HTTPStatus.OK, *await asyncio.get_running_loop().run_in_executor(self._thread, scrape))
 
+    def let_in(self, accepted: socket.socket, host: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._enter(accepted))
+        self._entering.add(task)
+        task.add_done_callback(self._entering.discard)
+
+    async def _enter(self, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: Connection(self), accepted)
+        except OSError:  # gone in between
+            accepted.close()
+
     def close(self) -> None:
+        for task in self._entering:
+            task.cancel()
         for each in tuple(self.connections):
             each.end()
         self._thread.shutdown(wait=False)
@@ -304,10 +319,10 @@ async def serving(listener: socket.socket, watcher: Watcher, names: Iterable[str
     `names` are host names under which it may be asked for. Then connections end as well, idle or not: a server of
     Python 3.12 and newer would wait for them."""
     site = Site(watcher, names)
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(site), sock=listener)
+    door = Accepting(listener, site.let_in)
     try:
         yield
     finally:
-        server.close()
+        door.close()
         site.close()
         await asyncio.sleep(0)  # transports close in the next turn of the loop

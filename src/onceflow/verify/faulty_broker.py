@@ -6,12 +6,12 @@ It takes those options of `onceflow broker` that `onceflow.Broker` gives it, and
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 
 from onceflow.broker import server
 from onceflow.broker.listeners import Listener
+from onceflow.broker.log_lines import log_to_stderr
 from onceflow.client.addresses import parse_bootstrap
 from onceflow.config import BrokerConfig, parse_assignments
 from onceflow.errors import OnceflowError
@@ -33,7 +33,7 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     restore_signals()
     options = _options()
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr("WARNING")
     [address] = parse_bootstrap(options.listen)
     config = BrokerConfig(given=parse_assignments(options.settings), fsync=options.durability == "fsync")
     try:

@@ -33,6 +33,9 @@ ALERT = Alert(
 )
 
 
+TOLD = asdict(ALERT)
+
+
 class Page:
     """Something that answers HTTP on loopback, with one answer after the other; the last one again and again."""
 
@@ -154,6 +157,10 @@ def test_rules_that_the_page_could_not_check_are_named(served: Served, capsys: p
         ((200, b"<html>"), "does not answer in JSON: this is no page of onceflow's"),
         ([], "is not what onceflow's page does"),
         ({"alerts": [{"rule": "x"}]}, "is not what onceflow's page does"),
+        ({"alerts": [{**TOLD, "since_ms": "today"}], "now_ms": 1}, "is not what onceflow's page does"),
+        ({"alerts": [{**TOLD, "subject": ["x"]}], "now_ms": 1}, "is not what onceflow's page does"),
+        ({"alerts": [TOLD], "now_ms": 1.5}, "is not what onceflow's page does"),
+        ({"alerts": [TOLD], "now_ms": 1, "unknown": [7]}, "is not what onceflow's page does"),
         ({"alerts": [], "now_ms": None}, "knows nothing at the moment: it has just been started"),
         (said(problem={"text": "Kafka is away"}), "knows nothing at the moment: Kafka is away"),
     ],
