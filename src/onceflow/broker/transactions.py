@@ -28,7 +28,6 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from onceflow.broker.complaints import complain
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.partition import Partition
 from onceflow.broker.state_log import StateLog
@@ -385,7 +384,7 @@ class Transactions:
                 target = self.coordinator.abort_from_outside(transactional_id, now_ms)
                 self._move(transactional_id, target, lambda error: None, "timeout")
             except ProtocolError as error:
-                complain("abort", "The transaction of '%s' could not be aborted: %s", transactional_id, error)
+                logger.error("The transaction of '%s' could not be aborted: %s", transactional_id, error)
 
     def expire(self) -> None:
         """Forget ids that nobody has used for long."""
@@ -396,7 +395,7 @@ class Transactions:
             try:
                 index = self._append(transactional_id, None)
             except ProtocolError as error:
-                complain("expire", "Transactional id '%s' could not be forgotten: %s", transactional_id, error)
+                logger.error("Transactional id '%s' could not be forgotten: %s", transactional_id, error)
                 continue
             self._busy[transactional_id] = deque()
             self.log.when_durable(index, partial(self._forgotten, transactional_id))
@@ -418,6 +417,7 @@ class _Markers:
         self._left = set(transaction.partitions)
         """Partitions whose marker is not known to be on disk."""
         self._waiting = 0
+        self._said: set[str] = set()
 
     def write(self) -> None:
         self._waiting = 1  # this loop itself: none of the partitions may end the round before it is through
@@ -440,13 +440,19 @@ class _Markers:
             logger.warning("No marker of '%s' on %s-%d: %s", self._id, *where, error)
             self._left.discard(where)
         except StorageError as error:
-            complain("marker", "No marker of '%s' on %s-%d yet: %s", self._id, *where, error)
+            self._say(f"No marker of '{self._id}' on {where[0]}-{where[1]} yet", error)
         else:
             if end <= partition.log.high_watermark:
                 self._left.discard(where)
             else:
                 self._waiting += 1
                 partition.when_durable(end, partial(self._durable, where))
+
+    def _say(self, what: str, error: Exception) -> None:
+        """Once: it is tried again every half second, and many transactions may have their markers on one disk."""
+        if what not in self._said:
+            self._said.add(what)
+            logger.error("%s: %s", what, error)
 
     def _durable(self, where: TopicPartition, error: ErrorCode) -> None:
         if not error or error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -462,6 +468,6 @@ class _Markers:
                 self._owner.marked(self._id, self._transaction)
                 return
         except ProtocolError as error:
-            complain("end", "The end of the transaction of '%s' is not recorded yet: %s", self._id, error)
+            self._say(f"The end of the transaction of '{self._id}' is not recorded yet", error)
         self._owner.stuck(self._id)
         self._node.call_later(MARKER_RETRY_S, self.write)
