@@ -6,6 +6,7 @@ tool reads what another one has made of it.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -21,6 +22,8 @@ from tests.support.clients.coordinated import CONSUMER, Membership
 from tests.support.clients.coordinated.confluent import CoordinatedConfluentClient
 from tests.support.kafka_jars import classpath, java
 from tests.support.raw import Wire
+from tests.support.raw_consumer_members import RawMember
+from tests.support.raw_groups import GroupMember, subscription
 from tests.support.raw_transactions import V2
 from tests.support.raw_transactions import TransactionalProducer as RawProducer
 from tests.support.waiting import eventually
@@ -86,6 +89,15 @@ def live(client: CoordinatedConfluentClient) -> None:
     readers.close()
 
 
+def migrate(wire: Wire, bootstrap: str) -> None:
+    """A classic group that becomes a consumer group."""
+    protocols = {"range": subscription("orders"), "sticky": b"its own bytes"}
+    with GroupMember(bootstrap, "moving", protocols=protocols, session_timeout_ms=7_000) as member:
+        member.join()
+        member.sync()
+        RawMember(wire, "moving").join("orders")
+
+
 @pytest.fixture(scope="module")
 def dumped(tmp_path_factory: pytest.TempPathFactory) -> Dumped:
     with BrokerProcess(tmp_path_factory.mktemp("coordinators") / "data") as broker:
@@ -93,6 +105,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> Dumped:
         live(client)
         client.close()
         with Wire(broker.bootstrap) as wire:
+            migrate(wire, broker.bootstrap)
             RawProducer(wire, "deserter", V2).init().write("orders", "never ended")
         broker.kill()
         broker.start()
@@ -150,7 +163,8 @@ def test_kafka_decodes_offsets_with_and_without_a_transaction(dumped: Dumped) ->
 
 
 def test_kafka_decodes_a_classic_group_while_it_lives_and_after(dumped: Dumped) -> None:
-    lives = [entry.value for entry in dumped.entries(dumped.offsets) if entry.kind == CLASSIC_GROUP]
+    entries = [entry for entry in dumped.entries(dumped.offsets) if entry.kind == CLASSIC_GROUP]
+    lives = [entry.value for entry in entries if entry.key["group"] == "readers"]
     assert all(value is not None and value["protocolType"] == "consumer" for value in lives)
     occupied = [value for value in lives if value is not None and value["members"]]
     [member] = occupied[-1]["members"]
@@ -169,3 +183,16 @@ def test_kafka_decodes_a_consumer_group_and_its_last_member_leaves_tombstones(du
     assert (last[MEMBER], last[TARGET], last[CURRENT]) == (None, None, None)
     epochs = [entry.value["epoch"] for entry in entries if entry.kind == CONSUMER_GROUP]
     assert epochs == sorted(epochs)
+
+
+def test_kafka_decodes_the_classic_members_of_a_consumer_group(dumped: Dumped) -> None:
+    entries = dumped.entries(dumped.offsets)
+    [*_, last] = [entry for entry in entries if entry.kind == CLASSIC_GROUP and entry.key["group"] == "moving"]
+    assert last.value is None
+    members = [entry.value for entry in entries if entry.kind == MEMBER and entry.key["groupId"] == "moving"]
+    told = [value["classicMemberMetadata"] for value in members if value is not None]
+    [classic] = [metadata for metadata in told if metadata is not None]
+    assert len(told) == 2
+    assert classic["sessionTimeoutMs"] == 7_000
+    protocols = {each["name"]: base64.b64decode(each["metadata"]) for each in classic["supportedProtocols"]}
+    assert protocols == {"range": subscription("orders"), "sticky": b"its own bytes"}

@@ -5,7 +5,7 @@ The broker assigns to them, too, and each goes its own way to its target; genera
     join        a member's step, as a heartbeat is one: what it subscribes to and what it has is in its subscription. It
                 is answered at once: nobody leads, and nobody is waited for
     sync        it is given what it has after its step
-    heartbeat   it is told to join again (27) if its next step is due: the group has a newer epoch, it has partitions to
+    heartbeat   it is told to join again (27) if its next step is due: there is a newer target, it has partitions to
                 give back, or those that it waits for have become free
     leave       `consumer_leave`
 
@@ -27,6 +27,7 @@ from onceflow.group.consumer_group import ConsumerGroup
 from onceflow.group.consumer_leave import known_static
 from onceflow.group.consumer_members import Classic, Member, MemberState, Owned, Target
 from onceflow.group.consumer_records import encode_record
+from onceflow.group.consumer_settings import MigrationPolicy
 from onceflow.group.consumer_steps import MemberStep, check_room
 from onceflow.group.downgrade import downgraded
 from onceflow.group.effects import Effects, Ticket
@@ -52,6 +53,8 @@ def join(group: ConsumerGroup, join: Join, now_ms: int) -> Effects:
     request = join.request
     member_id = request.member_id or str(uuid4())
     try:
+        if group.settings.migration is MigrationPolicy.DISABLED:
+            raise ProtocolError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         check_room(group, member_id)
         _check_protocols(group, request)
         if not request.member_id and request.group_instance_id is None and join.version >= MEMBER_ID_REQUIRED_FROM:
@@ -104,10 +107,10 @@ class _Join(MemberStep):
         names_changed = wanting.topic_names != before.topic_names
         regex_changed, _ = self._regex(before, wanting)
         changed = names_changed or regex_changed
+        epoch = self._group_epoch(wanting, bump=changed)
         successor = self._successor(wanting)
         if successor is not None:
-            return self._downgrade(wanting, successor, changed=changed)
-        epoch = self._group_epoch(wanting, bump=changed)
+            return self._downgrade(wanting, successor, is_current=self._group.assignment_epoch == epoch)
         after = self._reconcile(wanting, self._target(epoch, wanting), subscription_changed=changed)
         effects = self._effects(after)
         effects.records = [encode_record(record) for record in self._records]
@@ -145,11 +148,11 @@ class _Join(MemberStep):
         others = [member for member in self._group.members.values() if member is not existing]
         return downgraded(self._group, [*others, wanting], self._now_ms)
 
-    def _downgrade(self, wanting: Member, successor: ClassicGroup, *, changed: bool) -> Effects:
-        """All others can go on with what they have, unless this one wants something else."""
+    def _downgrade(self, wanting: Member, successor: ClassicGroup, *, is_current: bool) -> Effects:
+        """If the target is the current one, it is the assignment of the classic group, and nobody has to join again."""
         group = self._group
         after = wanting
-        if changed:
+        if not is_current:
             successor.rebalance(self._now_ms)
         else:
             replaced_id = group.static_ids[wanting.instance_id or ""]
@@ -193,7 +196,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, ticket: Ticket, now_ms
     try:
         member = _known(group, request.member_id, request.group_instance_id, request.generation_id)
         _check_protocol(member, request)
-        if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        if _is_behind(group, member) and member.state is not MemberState.UNREVOKED_PARTITIONS:
             _tell_to_join(group, member, now_ms)
             raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS)
     except ProtocolError as error:
@@ -220,7 +223,7 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, now_ms: int) -> E
     member = _known(group, request.member_id, request.group_instance_id, request.generation_id)
     group.hear(member.member_id, now_ms)
     is_due = (
-        member.epoch < group.epoch
+        _is_behind(group, member)
         or member.state is MemberState.UNREVOKED_PARTITIONS
         or (member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member))
     )
@@ -240,6 +243,13 @@ def _known(group: ConsumerGroup, member_id: str, instance_id: str | None, genera
     if member.epoch != generation:
         raise ProtocolError(ErrorCode.ILLEGAL_GENERATION)
     return member
+
+
+def _is_behind(group: ConsumerGroup, member: Member) -> bool:
+    """Where nobody uses the new protocol, it is the joins that share out anew; Kafka waits for a heartbeat then that
+    does not come."""
+    is_alone = len(group.classic_members) == len(group.members)
+    return member.epoch < (group.epoch if is_alone else group.assignment_epoch)
 
 
 def _check_protocol(member: Member, request: SyncGroupRequest) -> None:

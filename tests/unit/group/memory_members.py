@@ -44,16 +44,19 @@ class MemoryMember:
         self.id = ""
         self.instance_id: str | None = None
         self.generation = -1
+        self.metadata = b""
+        """What it says in the language of the client; a test that looks inside sets it."""
+        self.rebalance_timeout_ms = 10_000
 
     def send_join(self, version: int = 3) -> Reply:
         request = JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
             member_id=self.id,
             group_instance_id=self.instance_id,
             protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=self.metadata)],
         )
         return self.broker.send(request, version)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceflow.errors import MalformedMessage
-from onceflow.group.consumer_members import Member, MemberState
+from onceflow.group.consumer_members import Classic, Member, MemberState
 from onceflow.group.consumer_records import (
     KINDS,
     CurrentAssignmentKey,
@@ -109,6 +109,19 @@ def test_a_record_as_kafka_wrote_it() -> None:
     assert isinstance(stored, MemberValue)
     member = Member("5fcc27af-e65e-46ae-a845-d07d30cff70f").with_metadata(stored)
     assert (member.client_id, member.topic_names, member.rebalance_timeout_ms) == ("raw", {"topic"}, 500)
+    assert encode_record((decoded[0], member.metadata())) == (key, value)
+
+
+def test_a_classic_member_as_kafka_wrote_it() -> None:
+    key = b"\0\x05\0\x05group\0\x28" + b"raw-482f2d4d-4a79-447d-9a8a-5472edf7b6bc"
+    value = b"\0\0\0\0\x04raw\x0b/127.0.0.1\x02\x06topic\x01\0\0\x27\x10\0"
+    value += b"\x01\0\x20\x01\0\0\x27\x10\x02\x06range\x12\0\0\0\0\0\x01\0\x05topic\xff\xff\xff\xff\0\0"
+    decoded = decode_record(key, value)
+    assert decoded is not None
+    stored = decoded[1]
+    assert isinstance(stored, MemberValue)
+    member = Member("raw-482f2d4d-4a79-447d-9a8a-5472edf7b6bc").with_metadata(stored)
+    assert member.classic == Classic(10_000, (("range", b"\0\0\0\0\0\x01\0\x05topic\xff\xff\xff\xff"),))
     assert encode_record((decoded[0], member.metadata())) == (key, value)
 
 

@@ -44,6 +44,14 @@ def refusal(cls: type[Message], version: int, data: bytes) -> str:
     return str(caught.value)
 
 
+class TaggedPart(Message, flexible=0):
+    number: int = field("int32", "0+")
+
+
+class Tagged(Message, flexible=0):
+    part: TaggedPart | None = field(TaggedPart, "0+", null="0+", tag=0)
+
+
 class TestMessages:
     def test_every_field_has_a_default(self) -> None:
         request = CreateTopicsRequest()
@@ -116,6 +124,15 @@ class TestForms:
         data = encode(led, 10)
         assert data == plain[:-1] + bytes.fromhex("01 00 09 00000001 00000002 00")
         assert decode(PartitionProduceResponse, 10, data) == led
+
+    def test_null_struct_in_a_tagged_field_is_a_number(self) -> None:
+        """As in Kafka's records of consumer groups, where null is not the default."""
+        assert encode(Tagged(part=None), 0) == bytes.fromhex("01 00 01 00")
+        assert encode(Tagged(), 0) == bytes.fromhex("00")
+        there = bytes.fromhex("01 00 06 01 00000007 00")
+        assert encode(Tagged(part=TaggedPart(number=7)), 0) == there
+        for message in (Tagged(part=None), Tagged(), Tagged(part=TaggedPart(number=7))):
+            assert decode(Tagged, 0, encode(message, 0)) == message
 
     def test_unknown_tags_are_skipped(self) -> None:
         known = encode(CreateTopicsRequest(), 5)

@@ -8,6 +8,7 @@
   have, 81 for a full group, 42 for names that are too long to be written.
 - A group that does not exist, or is a consumer group without members, is first written as an empty classic group; 16 if
   the disk refuses that.
+- A consumer group with members takes classic ones, too, and answers at once: the broker assigns (`consumer_classic`).
 """
 
 from __future__ import annotations

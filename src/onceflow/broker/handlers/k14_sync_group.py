@@ -1,6 +1,7 @@
 """SyncGroup (14), v0-5: the leader hands in the assignment, everybody gets its part.
 
-- The answer waits until the assignment is on disk; it is 27 if a rebalance begins before that.
+- The answer waits until the assignment is on disk; it is 27 if a rebalance begins before that. In a consumer group the
+  broker has assigned already.
 - v5 and newer name the protocol as the member knows it, and must: 23 if it is missing or another one.
 """
 

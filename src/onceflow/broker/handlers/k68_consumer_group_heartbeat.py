@@ -9,7 +9,10 @@
 - Access: all topics that are subscribed to by name must be visible to the client (29). An expression finds those that
   are visible to the member whose heartbeat has it matched with the topics anew.
 
-Left out: racks have no influence, and a classic group that has members is not converted (69).
+- A classic group with members becomes a consumer group when somebody joins it here, and a consumer group of which only
+  classic members are left becomes a classic one, if `group.consumer.migration.policy` allows it; else 69.
+
+Left out: racks have no influence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe (69), v0-1: consumer groups, their members, what each has and is to have (KIP-848).
 
 A group that does not exist, or is a classic one, is 69; that is how a client learns to ask DescribeGroups. v1 says of
-a member that it uses the consumer protocol, as all do here. A group that is assigned a topic which the client may not
+a member which protocol it uses. A group that is assigned a topic which the client may not
 know of is 29 as a whole.
 """
 
