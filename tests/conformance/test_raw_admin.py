@@ -14,6 +14,7 @@ from onceflow.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
+from onceflow.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from onceflow.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from onceflow.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -25,6 +26,7 @@ from onceflow.wire.messages.incremental_alter_configs import AlterableConfig, In
 from onceflow.wire.messages.metadata import MetadataRequest
 from tests.conformance.scenarios import TOPIC_DEFAULTS
 from tests.support.raw import Wire, batch
+from tests.support.raw_groups import commit
 from tests.support.waiting import eventually
 
 UNKNOWN, TOPIC, BROKER = 0, 2, 4
@@ -144,6 +146,24 @@ def test_a_broker_describes_its_own_settings(wire: Wire) -> None:
     assert described["message.max.bytes"].value == TOPIC_DEFAULTS["max.message.bytes"]
     assert described["node.id"].value == node_id(wire)
     assert described["node.id"].read_only
+
+
+# --- the topics of the broker's own
+
+
+def create_internal(wire: Wire, name: str) -> ErrorCode:
+    topic = CreatableTopic(name=name, num_partitions=3, replication_factor=1)
+    [result] = wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000)).topics
+    return ErrorCode(result.error_code)
+
+
+def test_the_offsets_topic_that_is_there_is_not_made_again(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
+    commit(wire, new_name(), topic, 1)
+    assert create_internal(wire, "__consumer_offsets") == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_nobody_makes_the_topic_of_the_controller(wire: Wire) -> None:
+    assert create_internal(wire, "__cluster_metadata") == ErrorCode.INVALID_REQUEST
 
 
 # --- changing settings

@@ -24,7 +24,8 @@ from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.groups import Groups
 from onceflow.broker.large_requests import LargeRequests
 from onceflow.broker.partition import Partition
-from onceflow.broker.topics import INTERNAL_TOPICS, Topic, Topics
+from onceflow.broker.state_log import StateLog
+from onceflow.broker.topics import CONSUMER_OFFSETS, TRANSACTION_STATE, Topic, Topics
 from onceflow.broker.transactions import Transactions
 from onceflow.broker.users import Users
 from onceflow.clock import Clock
@@ -149,9 +150,12 @@ class Node:
         """A topic that a client asked for and that does not exist, if the settings allow it."""
         if not self.config["auto.create.topics.enable"]:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
-        if name in INTERNAL_TOPICS:
-            return (self.groups.log if name == self.groups.log.name else self.transactions.log).open()
-        return self.topics.create(name, self.config["num.partitions"], {})
+        state = self.state_log(name)
+        return self.topics.create(name, self.config["num.partitions"], {}) if state is None else state.open()
+
+    def state_log(self, topic: str) -> StateLog | None:
+        """What keeps a coordinator's state in the topic of that name."""
+        return {CONSUMER_OFFSETS: self.groups.log, TRANSACTION_STATE: self.transactions.log}.get(topic)
 
     # Producers
 

@@ -15,7 +15,7 @@ the coordinator reads its state again, and then everybody who waits is told. The
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +32,8 @@ __all__ = ["KeyValue", "StateLog", "java_hash"]
 
 KeyValue = tuple[bytes, bytes | None]
 """A record of a state topic; without a value it is a tombstone."""
+
+COMPACT: Final = "compact"
 
 Done = Callable[[ErrorCode], None]
 
@@ -79,18 +81,30 @@ class StateLog:
         """The topic; it is made unless it is there."""
         if self._topic is not None:
             return self._topic
-        config = self._node.config
-        overrides = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": config.text(f"{self._prefix}.segment.bytes"),
-        }
         try:
-            self._topic = self._node.topics.create(self.name, config[f"{self._prefix}.num.partitions"], overrides)
+            return self.create(self._node.config[f"{self._prefix}.num.partitions"], {})
         except StorageError as error:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+
+    def create(self, partitions: int, given: Mapping[str, str]) -> Topic:
+        """Make the topic, which must not be there, as a client wants it."""
+        self._topic = self._node.topics.create(self.name, partitions, self.overrides(given))
         self._watch(self._topic)
         return self._topic
+
+    def overrides(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The settings of the topic. Raises `ProtocolError` for one that would lose state: Kafka takes it."""
+        defaults = {
+            "cleanup.policy": COMPACT,
+            "compression.type": "producer",
+            "segment.bytes": self._node.config.text(f"{self._prefix}.segment.bytes"),
+        }
+        if given.get("cleanup.policy", COMPACT).strip() != COMPACT:
+            raise ProtocolError(
+                ErrorCode.INVALID_CONFIG,
+                f"{self.name} holds the state of a coordinator: its cleanup.policy is {COMPACT}, and nothing else.",
+            )
+        return {**defaults, **given}
 
     def _watch(self, topic: Topic) -> None:
         for partition in topic.partitions:

@@ -1,12 +1,14 @@
-"""The coordinators' own topics: clients may read and describe them, and change nothing."""
+"""The coordinators' own topics: clients may make, read and describe them, and change nothing."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from onceflow.errors import ErrorCode
 from onceflow.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from onceflow.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from onceflow.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from onceflow.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from onceflow.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from onceflow.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -48,12 +50,49 @@ def test_clients_do_not_write_to_them(broker: MemoryBroker, name: str) -> None:
     assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-@pytest.mark.parametrize("name", INTERNAL)
-def test_clients_do_not_make_them(name: str) -> None:
+def create(broker: MemoryBroker, name: str, partitions: int, *, validate_only: bool = False, **given: str) -> Any:
+    configs = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in given.items()]
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=configs)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=validate_only)
+    [result] = broker.ask(request, 7).topics
+    return result
+
+
+def test_clients_may_make_them_and_the_coordinators_use_what_they_made() -> None:
     broker = MemoryBroker()
-    topic = CreatableTopic(name=name, num_partitions=3, replication_factor=1)
-    [result] = broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7).topics
-    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    for name, partitions in zip(INTERNAL, (5, 3), strict=True):
+        result = create(broker, name, partitions, segment_bytes="100000")
+        assert (result.error_code, result.num_partitions) == (ErrorCode.NONE, partitions)
+        told = {config.name: config.value for config in result.configs}
+        assert (told["cleanup.policy"], told["segment.bytes"]) == ("compact", "100000")
+    create_topic(broker, "t")
+    names = [f"group-{number}" for number in range(8)]
+    for name in names:
+        producer = MemoryProducer(broker, name).init()
+        producer.send_offset(name, "t", 0, 5)
+        broker.settle()
+        producer.send_end(commit=True)
+        broker.settle()
+    used = {partition.index for partition in broker.node.groups.log.partitions if partition.log.end_offset}
+    assert len(used) > 1
+    for after in (broker, broker.killed()):
+        assert [committed_offset(after, name, "t", 0) for name in names] == [5] * 8
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_a_state_topic_that_would_lose_state_is_not_made(name: str) -> None:
+    broker = MemoryBroker()
+    assert create(broker, name, 3, cleanup_policy="delete").error_code == ErrorCode.INVALID_CONFIG
+    assert create(broker, name, 3, cleanup_policy="compact,delete").error_code == ErrorCode.INVALID_CONFIG
+    assert broker.node.topics.get(name) is None
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_checking_does_not_make_them(name: str) -> None:
+    broker = MemoryBroker()
+    assert create(broker, name, 3, validate_only=True).error_code == ErrorCode.NONE
+    assert broker.node.topics.get(name) is None
+    assert create(broker, name, 3).error_code == ErrorCode.NONE
 
 
 def test_asking_for_them_makes_them_as_they_should_be() -> None:

@@ -2,19 +2,21 @@
 
 - -1 partitions or replicas mean the broker's default. The replication factor is 1; more is 38. Manual assignments
   must name this node and cover partitions 0 to n-1 (39).
+- The coordinators' topics can be made, too, if they are not there yet: with as many partitions as asked for, and with
+  the settings that they need where nothing else is said. `__cluster_metadata` is refused (42).
 - The answer comes when the topics are on disk and can be written. v5 and newer tell the settings that they got.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Final
 
 from onceflow.broker.access import check, may_on_cluster, might
 from onceflow.broker.handlers import Context
 from onceflow.broker.handlers.k32_describe_configs import topic_settings
 from onceflow.broker.node import Node
-from onceflow.broker.topics import INTERNAL_TOPICS
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.create_topics import (
@@ -26,6 +28,7 @@ from onceflow.wire.messages.create_topics import (
 )
 
 DEFAULT: Final = -1
+CLUSTER_METADATA: Final = "__cluster_metadata"
 
 
 def handle(node: Node, context: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
@@ -48,12 +51,15 @@ def handle(node: Node, context: Context, request: CreateTopicsRequest) -> Create
 def _create(node: Node, context: Context, asked: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
     if not may_on_cluster(node, context, Operation.CREATE):
         check(node, context, Operation.CREATE, Resource.TOPIC, asked.name)
-    if asked.name in INTERNAL_TOPICS:
-        raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{asked.name} is made by the broker when it is needed.")
+    if asked.name == CLUSTER_METADATA:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {asked.name} is prohibited.")
     partitions = _partitions(node, asked)
     overrides = {config.name: config.value for config in asked.configs}
     node.topics.check_new(asked.name, partitions, overrides)
     given = {name: value for name, value in overrides.items() if value is not None}
+    state = node.state_log(asked.name)
+    if state is not None:
+        given = state.overrides(given)
     result = CreatableTopicResult(name=asked.name)
     if might(node, context, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, asked.name):
         result.num_partitions, result.replication_factor = partitions, 1
@@ -64,7 +70,8 @@ def _create(node: Node, context: Context, asked: CreatableTopic, validate_only: 
     else:
         result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not validate_only:
-        result.topic_id = node.topics.create(asked.name, partitions, given).id
+        create = partial(node.topics.create, asked.name) if state is None else state.create
+        result.topic_id = create(partitions, given).id
     return result
 
 
