@@ -1,13 +1,13 @@
 """Consumer groups (KIP-848) in the shell: their settings, their view of the topics, and the way of a heartbeat.
 
-A heartbeat is decided, written, applied, and answered when it is on disk; then, if a regular expression has to be
-matched with the topics again, that is written too. Members hear of it with their next heartbeat.
+A heartbeat is decided, written and applied; then, if a regular expression has to be matched with the topics again, that
+is done in steps and written too. Members hear of it with their next heartbeat. It is answered when all is on disk.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
@@ -16,9 +16,8 @@ from onceflow.config import BrokerConfig
 from onceflow.errors import ConfigError, ProtocolError
 from onceflow.group.assignors import ASSIGNORS
 from onceflow.group.classic import ClassicSettings
-from onceflow.group.consumer_group import ConsumerGroup
 from onceflow.group.consumer_records import encode_record
-from onceflow.group.consumer_regexes import resolve_regexes
+from onceflow.group.consumer_regexes import match_regexes, regexes_resolved
 from onceflow.group.consumer_requests import check_request
 from onceflow.group.consumer_settings import ConsumerSettings, MigrationPolicy
 from onceflow.group.consumer_topics import TopicInfo
@@ -31,7 +30,7 @@ from onceflow.wire.messages.consumer_group_heartbeat import (
 if TYPE_CHECKING:
     from onceflow.broker.groups import Groups
 
-__all__ = ["TopicView", "consumer_settings", "heartbeat"]
+__all__ = ["TopicView", "consumer_settings", "heartbeat", "resolve"]
 
 
 class TopicView:
@@ -81,11 +80,8 @@ def heartbeat(
     version: int,
     client: Client,
     now_ms: int,
-    visible: Callable[[str], bool],
-) -> tuple[int, ConsumerGroupHeartbeatResponse]:
-    """The answer, and the partition that has to be on disk before it goes out.
-
-    `visible` says which topics the client may know of.
+) -> tuple[int, ConsumerGroupHeartbeatResponse, frozenset[str]]:
+    """The answer, the partition that has to be on disk before it goes out, and what has to be resolved before.
 
     Raises `ProtocolError` with nothing changed.
     """
@@ -96,23 +92,25 @@ def heartbeat(
     effects = groups.consumers[index].settle(decided, now_ms)
     if decided.records:
         groups.carry_out(request.group_id, effects)
-    if decided.decision.unresolved:
-        group = groups.consumers[index].get(request.group_id)
-        _resolve(groups, index, group, decided.decision.unresolved, now_ms, visible)
     assert decided.decision.answer is not None
-    return index, decided.decision.answer
+    return index, decided.decision.answer, decided.decision.unresolved
 
 
-def _resolve(
-    groups: Groups,
-    index: int,
-    group: ConsumerGroup,
-    regexes: frozenset[str],
-    now_ms: int,
-    visible: Callable[[str], bool],
-) -> None:
-    """If it cannot be written, the next heartbeat tries again; this one is as good without it."""
-    decision = resolve_regexes(group, regexes, now_ms, visible)
+def resolve(
+    groups: Groups, index: int, group_id: str, regexes: frozenset[str], now_ms: int, visible: Callable[[str], bool]
+) -> Generator[int, None, None]:
+    """Match regular expressions with those of the topics that are visible to the client.
+
+    If it cannot be written, the next heartbeat tries again; this one is as good without it.
+    """
+    group = groups.consumers[index].get(group_id)
+    group.is_resolving = True
+    try:
+        matched = yield from match_regexes(group.topics, regexes, now_ms, visible)
+    finally:
+        group.is_resolving = False
     with contextlib.suppress(ProtocolError):
+        group = groups.consumers[index].get(group_id)  # it may be another one by now, or none
+        decision = regexes_resolved(group, matched)
         groups.write(index, [encode_record(record) for record in decision.records])
         decision.settle(group, now_ms)

@@ -101,6 +101,10 @@ class Groups:
     def coordinator_of(self, group_id: str) -> Coordinator:
         return self.coordinators[self.index_of(group_id)]
 
+    def are_still(self, seen: Sequence[Coordinator]) -> bool:
+        """Whether these are the coordinators: what was seen of one that the disk has taken back may never have been."""
+        return all(now is before for now, before in zip(self.coordinators, seen, strict=False))
+
     # Loading
 
     def _new_coordinator(self, index: int) -> Coordinator:

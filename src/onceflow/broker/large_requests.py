@@ -34,7 +34,16 @@ from onceflow.errors import MalformedMessage
 from onceflow.wire.codec import encode_large
 from onceflow.wire.schema import Message
 
-__all__ = ["ANSWER_ELEMENTS_MAX", "FRAME_MAX", "LargeRequests", "Result", "Steps", "in_steps", "run_at_once"]
+__all__ = [
+    "ANSWER_ELEMENTS_MAX",
+    "FRAME_MAX",
+    "LargeRequests",
+    "Result",
+    "Steps",
+    "elements_of",
+    "in_steps",
+    "run_at_once",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +56,19 @@ ANSWER_ELEMENTS_MAX: Final = 500_000
 STEP_S: Final = 0.004
 ACTIVE_MAX: Final = 2
 
+ELEMENT_BYTES: Final = 256
+"""Of text or bytes in an answer that count as one element more."""
+
 Result: TypeAlias = Message | Deferred | None
 Steps: TypeAlias = Generator[int, None, Result]
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def elements_of(size: int) -> int:
+    """How many elements so many bytes count as, in an answer that repeats what somebody else has said."""
+    return size // ELEMENT_BYTES
 
 
 def in_steps(items: Iterable[T], make: Callable[[T], R]) -> Generator[int, None, list[R]]:

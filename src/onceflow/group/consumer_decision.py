@@ -40,7 +40,7 @@ class Decision:
     resolved_version: int | None = None
     """The same for expressions."""
     unresolved: frozenset[str] = frozenset()
-    """Expressions that are to be matched with the topics after this (`resolve_regexes`)."""
+    """Expressions that are to be matched with the topics after this (`consumer_regexes`)."""
 
     def settle(self, group: ConsumerGroup, now_ms: int) -> None:
         """What is in no record, once the records are applied."""

@@ -111,6 +111,8 @@ class ConsumerGroup(Group):
         """The version of the topics for which `metadata_hash` holds; None after a restart."""
         self.resolved_version: int | None = None
         """The same for `regexes`."""
+        self.is_resolving = False
+        """Whether expressions are being matched with the topics, in steps."""
         self.session_deadlines: dict[str, int] = {}
         self.rebalance_deadlines: dict[str, tuple[int, int]] = {}
         """By when a member must have given its partitions back, and the epoch that it is in meanwhile."""

@@ -110,7 +110,7 @@ class MemberStep:
     def _to_resolve(self, old: str, new: str, *, is_first: bool) -> frozenset[str]:
         """The expressions to match with the topics again: all of the group's, or none."""
         group, settings = self._group, self._group.settings
-        if not is_first and not group.regex_members:
+        if group.is_resolving or (not is_first and not group.regex_members):
             return frozenset()
         last_ms = min((resolved.timestamp_ms for resolved in group.regexes.values()), default=None)
         if last_ms is not None and self._now_ms <= last_ms + settings.regex_refresh_min_ms:

@@ -43,7 +43,7 @@ from onceflow.wire.messages.leave_group import LeaveGroupRequest, MemberResponse
 from onceflow.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from onceflow.wire.records import EndTxnMarker, Record
 
-__all__ = ["Coordinator"]
+__all__ = ["Coordinator", "is_listed", "names"]
 
 NO_PRODUCER = -1
 GROUP_ID_NOT_FOUND_FROM = 9
@@ -81,16 +81,6 @@ class Coordinator:
         if not isinstance(group, ClassicGroup):
             raise ProtocolError(missing, f"Group {group_id} is not a classic group.")
         return group
-
-    def listed(self, states: Iterable[str], types: Iterable[str]) -> Iterator[Group]:
-        """Groups in one of the states and of one of the types, in any letter case; no filter lets all through."""
-        wanted_states = {state.strip().lower() for state in states}
-        wanted_types = {type.strip().lower() for type in types}
-        for group in self.groups.values():
-            if wanted_states and group.state_name.lower() not in wanted_states:
-                continue
-            if not wanted_types or group.type.value.lower() in wanted_types:
-                yield group
 
     # The classic protocol
 
@@ -324,6 +314,16 @@ class Coordinator:
         else:
             stored = read_value(GroupMetadataValue, value)
             self.groups[group_id] = ClassicGroup.of(group_id, stored, self._settings, now_ms)
+
+
+def names(said: Iterable[str]) -> frozenset[str]:
+    """What a filter names, in any letter case."""
+    return frozenset(each.strip().lower() for each in said)
+
+
+def is_listed(group: Group, states: frozenset[str], types: frozenset[str]) -> bool:
+    """Whether a group is in one of the states and of one of the types; no filter lets all through."""
+    return (not states or group.state_name.lower() in states) and (not types or group.type.value.lower() in types)
 
 
 def _takes_joins(group: Group | None) -> bool:

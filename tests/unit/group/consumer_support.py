@@ -12,11 +12,11 @@ from onceflow.errors import ErrorCode
 from onceflow.group.classic import ClassicSettings
 from onceflow.group.consumer_group import ConsumerGroup
 from onceflow.group.consumer_records import encode_record
-from onceflow.group.consumer_regexes import resolve_regexes
+from onceflow.group.consumer_regexes import match_regexes, regexes_resolved
 from onceflow.group.consumer_register import ConsumerGroups
 from onceflow.group.consumer_requests import check_request
 from onceflow.group.consumer_settings import ConsumerSettings
-from onceflow.group.consumer_topics import TopicInfo
+from onceflow.group.consumer_topics import ResolvedRegex, TopicInfo
 from onceflow.group.coordinator import Coordinator
 from onceflow.group.effects import Client, Effects
 from onceflow.group.records import KeyValue
@@ -102,11 +102,20 @@ class Bench:
         self.give(self.groups.settle(decided, self.now_ms))
         if decided.decision.unresolved:
             group = self.groups.get(request.group_id)
-            second = resolve_regexes(group, decided.decision.unresolved, self.now_ms)
+            second = regexes_resolved(group, self.match(decided.decision.unresolved))
             self.write([encode_record(record) for record in second.records])
             second.settle(group, self.now_ms)
         assert decided.decision.answer is not None
         return decided.decision.answer
+
+    def match(self, regexes: frozenset[str]) -> dict[str, ResolvedRegex]:
+        steps = match_regexes(self.topics, regexes, self.now_ms)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                matched: dict[str, ResolvedRegex] = end.value
+                return matched
 
     def wait(self, ms: int) -> None:
         self.now_ms += ms

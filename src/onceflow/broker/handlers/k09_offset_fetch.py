@@ -9,11 +9,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from onceflow.broker.access import check, is_visible, refusal
 from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps, elements_of
 from onceflow.broker.node import Node
 from onceflow.broker.topics import Topic
 from onceflow.errors import ErrorCode, ProtocolError
@@ -36,11 +37,44 @@ BATCHED_FROM_VERSION = 8
 TOPIC_IDS_FROM_VERSION = 10
 GROUP_ERROR_FROM_VERSION = 2
 NOTHING_COMMITTED = -1
+AT_ONCE_MAX = 500
 
 
-def handle(node: Node, context: Context, request: OffsetFetchRequest) -> Message | Deferred:
+def handle(node: Node, context: Context, request: OffsetFetchRequest) -> Message | Deferred | Steps:
     asked = request.groups if context.version >= BATCHED_FROM_VERSION else [_as_group(request)]
-    answers = [_fetch(node, context, group, request.require_stable) for group in asked]
+    if len(asked) == 1 and asked[0].topics is not None and _are_few(asked[0].topics):
+        answer, read = _begin(node, context, asked[0], request.require_stable)
+        if read is not None:
+            answer.topics = [read.topic(topic) for topic in asked[0].topics]
+        return _answered(node, context, asked, [answer])
+    return _in_steps(node, context, asked, request.require_stable)
+
+
+def _are_few(topics: list[OffsetFetchRequestTopics]) -> bool:
+    return len(topics) <= AT_ONCE_MAX and sum([len(topic.partition_indexes) for topic in topics]) <= AT_ONCE_MAX
+
+
+def _in_steps(node: Node, context: Context, asked: list[OffsetFetchRequestGroup], require_stable: bool) -> Steps:
+    seen = tuple(node.groups.coordinators)
+    answers = []
+    for group in asked:
+        answer, read = _begin(node, context, group, require_stable)
+        if read is not None:
+            for topic in read.all() if group.topics is None else map(read.topic, group.topics):
+                answer.topics.append(topic)
+                texts = sum([len(each.metadata or "") for each in topic.partitions])
+                yield 1 + len(topic.partitions) + elements_of(texts)
+        answers.append(answer)
+        yield 1
+    if not node.groups.are_still(seen):
+        for answer in answers:
+            answer.error_code = answer.error_code or ErrorCode.NOT_COORDINATOR
+    return _answered(node, context, asked, answers)
+
+
+def _answered(
+    node: Node, context: Context, asked: list[OffsetFetchRequestGroup], answers: list[OffsetFetchResponseGroup]
+) -> Message | Deferred:
     # What was read may have been committed a moment ago: nobody is told before it is on disk.
     indexes = {at: node.groups.index_of(each.group_id) for at, each in enumerate(answers) if not each.error_code}
 
@@ -62,9 +96,10 @@ def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
-def _fetch(
+def _begin(
     node: Node, context: Context, asked: OffsetFetchRequestGroup, require_stable: bool
-) -> OffsetFetchResponseGroup:
+) -> tuple[OffsetFetchResponseGroup, _Reader | None]:
+    """An answer without topics, and what reads them; None if they may not be read."""
     answer = OffsetFetchResponseGroup(group_id=asked.group_id)
     try:
         check(node, context, Operation.DESCRIBE, Resource.GROUP, asked.group_id)
@@ -74,10 +109,8 @@ def _fetch(
             group.check_fetch(asked.member_id, asked.member_epoch)
     except ProtocolError as error:
         answer.error_code = error.code
-        return answer
-    read = _Reader(node, context, coordinator, asked.group_id, require_stable)
-    answer.topics = read.all() if asked.topics is None else [read.topic(topic) for topic in asked.topics]
-    return answer
+        return answer, None
+    return answer, _Reader(node, context, coordinator, asked.group_id, require_stable)
 
 
 class _Reader:
@@ -94,16 +127,14 @@ class _Reader:
         self._group_id = group_id
         self._require_stable = require_stable
 
-    def all(self) -> list[OffsetFetchResponseTopics]:
-        answers = []
-        for name, offsets in self._offsets.of_group(self._group_id).items():
+    def all(self) -> Iterator[OffsetFetchResponseTopics]:
+        for name, offsets in tuple(self._offsets.of_group(self._group_id).items()):
             topic = self._topics.get(name)
             if topic is None or not is_visible(self._node, self._context, Resource.TOPIC, name):
                 continue
             partitions = [at for at, offset in offsets.items() if offset.topic_id in (None, topic.id)]
             if partitions:
-                answers.append(self._answer_for(topic, partitions))
-        return answers
+                yield self._answer_for(topic, partitions)
 
     def topic(self, asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
         topic = self._topics.by_id(asked.topic_id) if self._by_id else self._topics.get(asked.name)

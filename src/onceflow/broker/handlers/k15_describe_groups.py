@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onceflow.broker.access import operations_of, refusal
-from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps, elements_of
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.classic import ClassicGroup
@@ -27,17 +27,22 @@ from onceflow.wire.schema import Message
 NOT_FOUND_FROM_VERSION = 6
 
 
-def handle(node: Node, context: Context, request: DescribeGroupsRequest) -> Message | Deferred:
-    described = [_describe(node, context, group_id) for group_id in request.groups]
-    if request.include_authorized_operations:
-        for group in described:
-            if not group.error_code:
-                group.authorized_operations = operations_of(node, context, Resource.GROUP, group.group_id)
+def handle(node: Node, context: Context, request: DescribeGroupsRequest) -> Steps:
+    seen = tuple(node.groups.coordinators)
+    described = []
+    for group_id in request.groups:
+        group = _describe(node, context, group_id)
+        if request.include_authorized_operations and not group.error_code:
+            group.authorized_operations = operations_of(node, context, Resource.GROUP, group_id)
+        described.append(group)
+        said = sum([len(member.member_metadata) + len(member.member_assignment) for member in group.members])
+        yield 1 + len(group.members) + elements_of(said)
 
     def finish(errors: Mapping[int, ErrorCode]) -> Message:
-        shown = (
-            described if not errors else [_taken_back(group_id, min(errors.values())) for group_id in request.groups]
-        )
+        error = min(errors.values(), default=ErrorCode.NONE)
+        if not error and not node.groups.are_still(seen):
+            error = ErrorCode.NOT_COORDINATOR
+        shown = [_taken_back(group_id, error) for group_id in request.groups] if error else described
         return DescribeGroupsResponse(groups=shown)
 
     return node.groups.answer_from(set(range(len(node.groups.coordinators))), finish)

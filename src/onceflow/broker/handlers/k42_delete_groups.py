@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onceflow.broker.access import check
-from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.acls import Operation, Resource
@@ -14,7 +14,7 @@ from onceflow.wire.messages.delete_groups import DeletableGroupResult, DeleteGro
 from onceflow.wire.schema import Message
 
 
-def handle(node: Node, context: Context, request: DeleteGroupsRequest) -> Message | Deferred:
+def handle(node: Node, context: Context, request: DeleteGroupsRequest) -> Steps:
     results = [DeletableGroupResult(group_id=group_id) for group_id in dict.fromkeys(request.groups_names)]
     indexes: dict[int, int] = {}
     for at, result in enumerate(results):
@@ -25,6 +25,7 @@ def handle(node: Node, context: Context, request: DeleteGroupsRequest) -> Messag
             indexes[at] = index
         except ProtocolError as error:
             result.error_code = error.code
+        yield 1
 
     def finish(errors: Mapping[int, ErrorCode]) -> Message:
         for at, index in indexes.items():

@@ -18,10 +18,11 @@ Left out: racks have no influence.
 from __future__ import annotations
 
 from onceflow.broker.access import check, is_visible
-from onceflow.broker.consumer_groups import heartbeat
+from onceflow.broker.consumer_groups import heartbeat, resolve
 from onceflow.broker.deferred import Deferred
 from onceflow.broker.groups import client_of
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.acls import Operation, Resource
@@ -32,21 +33,32 @@ from onceflow.wire.messages.consumer_group_heartbeat import (
 from onceflow.wire.schema import Message
 
 
-def handle(node: Node, context: Context, request: ConsumerGroupHeartbeatRequest) -> Message | Deferred:
+def handle(node: Node, context: Context, request: ConsumerGroupHeartbeatRequest) -> Message | Deferred | Steps:
+    now_ms = node.clock.now_ms()
     try:
         check(node, context, Operation.READ, Resource.GROUP, request.group_id)
         for name in dict.fromkeys(request.subscribed_topic_names or ()):
             check(node, context, Operation.DESCRIBE, Resource.TOPIC, name)
-        index, answer = heartbeat(
-            node.groups,
-            request,
-            context.version,
-            client_of(context),
-            node.clock.now_ms(),
-            visible=lambda name: is_visible(node, context, Resource.TOPIC, name),
-        )
+        index, answer, unresolved = heartbeat(node.groups, request, context.version, client_of(context), now_ms)
     except ProtocolError as error:
         return _refusal(error.code, error.message)
+    if unresolved:
+        return _resolving(node, context, index, request.group_id, unresolved, answer)
+    return node.groups.answer(index, answer, _refusal)
+
+
+def _resolving(
+    node: Node,
+    context: Context,
+    index: int,
+    group_id: str,
+    unresolved: frozenset[str],
+    answer: ConsumerGroupHeartbeatResponse,
+) -> Steps:
+    def visible(name: str) -> bool:
+        return is_visible(node, context, Resource.TOPIC, name)
+
+    yield from resolve(node.groups, index, group_id, unresolved, node.clock.now_ms(), visible)
     return node.groups.answer(index, answer, _refusal)
 
 

@@ -7,9 +7,11 @@ know of is 29 as a whole.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from onceflow.broker.access import check, may, operations_of
-from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.acls import Operation, Resource
@@ -17,16 +19,38 @@ from onceflow.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
+    Member,
 )
+from onceflow.wire.schema import Message
 
 
-def handle(node: Node, context: Context, request: ConsumerGroupDescribeRequest) -> Deferred:
-    answer = _Answer(node, [_describe(node, context, group_id) for group_id in request.group_ids])
-    if request.include_authorized_operations:
-        for group in answer.found:
-            group.authorized_operations = operations_of(node, context, Resource.GROUP, group.group_id)
-    answer.wait()
-    return answer.deferred
+def handle(node: Node, context: Context, request: ConsumerGroupDescribeRequest) -> Steps:
+    seen = tuple(node.groups.coordinators)
+    described = []
+    for group_id in request.group_ids:
+        group = _describe(node, context, group_id)
+        if request.include_authorized_operations and not group.error_code:
+            group.authorized_operations = operations_of(node, context, Resource.GROUP, group_id)
+        described.append(group)
+        yield 1 + sum(_size(member) for member in group.members)
+    # What was described may have been written a moment ago: nobody is told before it is on disk.
+    indexes = {at: node.groups.index_of(group.group_id) for at, group in enumerate(described) if not group.error_code}
+
+    def finish(errors: Mapping[int, ErrorCode]) -> Message:
+        taken_back = ErrorCode.NONE if node.groups.are_still(seen) else ErrorCode.NOT_COORDINATOR
+        for at, index in indexes.items():
+            error = errors.get(index, taken_back)
+            if error:
+                described[at] = DescribedGroup(group_id=described[at].group_id, error_code=error)
+        return ConsumerGroupDescribeResponse(groups=described)
+
+    return node.groups.answer_from(set(indexes.values()), finish)
+
+
+def _size(member: Member) -> int:
+    """In elements of the answer."""
+    topics = [*member.assignment.topic_partitions, *member.target_assignment.topic_partitions]
+    return 1 + len(member.subscribed_topic_names) + sum([1 + len(topic.partitions) for topic in topics])
 
 
 def _describe(node: Node, context: Context, group_id: str) -> DescribedGroup:
@@ -51,31 +75,3 @@ def _topics(described: DescribedGroup) -> set[str]:
         for assignment in (member.assignment, member.target_assignment)
         for assigned in assignment.topic_partitions
     }
-
-
-class _Answer:
-    """What was described may have been written a moment ago: nobody is told before it is on disk."""
-
-    def __init__(self, node: Node, groups: list[DescribedGroup]) -> None:
-        self._groups = node.groups
-        self._described = groups
-        self.found = [group for group in groups if not group.error_code]
-        self._missing = len(self.found)
-        self.deferred = Deferred()
-
-    def wait(self) -> None:
-        for place, described in enumerate(self._described):
-            if not described.error_code:
-                index = self._groups.index_of(described.group_id)
-                self._groups.log.when_durable(index, lambda error, at=place: self._on_disk(at, error))  # type: ignore[misc]
-        self._finish_if_complete()
-
-    def _on_disk(self, place: int, error: ErrorCode) -> None:
-        self._missing -= 1
-        if error:
-            self._described[place] = DescribedGroup(group_id=self._described[place].group_id, error_code=error)
-        self._finish_if_complete()
-
-    def _finish_if_complete(self) -> None:
-        if self._missing == 0:
-            self.deferred.resolve(Answer(ConsumerGroupDescribeResponse(groups=self._described)))
