@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 from onceflow.broker.access import check, is_visible, refusal
 from onceflow.broker.deferred import Deferred
@@ -23,6 +23,7 @@ from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -41,24 +42,33 @@ AT_ONCE_MAX = 500
 
 
 def handle(node: Node, context: Context, request: OffsetFetchRequest) -> Message | Deferred | Steps:
-    asked = request.groups if context.version >= BATCHED_FROM_VERSION else [_as_group(request)]
-    if len(asked) == 1 and asked[0].topics is not None and _are_few(asked[0].topics):
-        answer, read = _begin(node, context, asked[0], request.require_stable)
-        if read is not None:
-            answer.topics = [read.topic(topic) for topic in asked[0].topics]
-        return _answered(node, context, asked, [answer])
-    return _in_steps(node, context, asked, request.require_stable)
+    if not _is_small(context.version, request):
+        return _in_steps(node, context, request)
+    [asked] = groups = request.groups if context.version >= BATCHED_FROM_VERSION else [_as_group(request)]
+    answer, read = _begin(node, context, asked, request.require_stable)
+    if read is not None:
+        answer.topics = [read.topic(topic) for topic in asked.topics or ()]
+    return _answered(node, context, groups, [answer], [])
 
 
-def _are_few(topics: list[OffsetFetchRequestTopics]) -> bool:
-    return len(topics) <= AT_ONCE_MAX and sum([len(topic.partition_indexes) for topic in topics]) <= AT_ONCE_MAX
+def _is_small(version: int, request: OffsetFetchRequest) -> bool:
+    topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None = request.topics
+    if version >= BATCHED_FROM_VERSION:
+        if len(request.groups) != 1:
+            return False
+        topics = request.groups[0].topics
+    if topics is None or len(topics) > AT_ONCE_MAX:
+        return False
+    return sum([len(topic.partition_indexes) for topic in topics]) <= AT_ONCE_MAX
 
 
-def _in_steps(node: Node, context: Context, asked: list[OffsetFetchRequestGroup], require_stable: bool) -> Steps:
+def _in_steps(node: Node, context: Context, request: OffsetFetchRequest) -> Steps:
     seen = tuple(node.groups.coordinators)
+    is_batched = context.version >= BATCHED_FROM_VERSION
+    asked = request.groups if is_batched else [(yield from _as_group_in_steps(request))]
     answers = []
     for group in asked:
-        answer, read = _begin(node, context, group, require_stable)
+        answer, read = _begin(node, context, group, request.require_stable)
         if read is not None:
             for topic in read.all() if group.topics is None else map(read.topic, group.topics):
                 answer.topics.append(topic)
@@ -69,31 +79,49 @@ def _in_steps(node: Node, context: Context, asked: list[OffsetFetchRequestGroup]
     if not node.groups.are_still(seen):
         for answer in answers:
             answer.error_code = answer.error_code or ErrorCode.NOT_COORDINATOR
-    return _answered(node, context, asked, answers)
+    old = []
+    for topic in () if is_batched else answers[0].topics:
+        old.append(_old_form(topic))
+        yield 0
+    return _answered(node, context, asked, answers, old)
 
 
 def _answered(
-    node: Node, context: Context, asked: list[OffsetFetchRequestGroup], answers: list[OffsetFetchResponseGroup]
+    node: Node,
+    context: Context,
+    asked: list[OffsetFetchRequestGroup],
+    answers: list[OffsetFetchResponseGroup],
+    old: list[OffsetFetchResponseTopic],
 ) -> Message | Deferred:
+    """`old` is the one answer in the form of older versions, if that has been made already."""
     # What was read may have been committed a moment ago: nobody is told before it is on disk.
     indexes = {at: node.groups.index_of(each.group_id) for at, each in enumerate(answers) if not each.error_code}
 
     def finish(errors: Mapping[int, ErrorCode]) -> Message:
         for at, index in indexes.items():
             answers[at].error_code = errors.get(index, ErrorCode.NONE)
-        return _answer(context.version, asked, answers)
+        return _answer(context.version, asked, answers, old)
 
     return node.groups.answer_from(set(indexes.values()), finish)
 
 
 def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    topics = None
-    if request.topics is not None:
-        topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
+    topics = None if request.topics is None else [_as_topic(topic) for topic in request.topics]
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+
+
+def _as_group_in_steps(request: OffsetFetchRequest) -> Generator[int, None, OffsetFetchRequestGroup]:
+    if request.topics is None:
+        return _as_group(request)
+    topics = []
+    for topic in request.topics:
+        topics.append(_as_topic(topic))
+        yield 0
+    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+
+
+def _as_topic(topic: OffsetFetchRequestTopic) -> OffsetFetchRequestTopics:
+    return OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
 
 
 def _begin(
@@ -176,15 +204,21 @@ def _nothing(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchRe
 
 
 def _answer(
-    version: int, asked: list[OffsetFetchRequestGroup], answers: list[OffsetFetchResponseGroup]
+    version: int,
+    asked: list[OffsetFetchRequestGroup],
+    answers: list[OffsetFetchResponseGroup],
+    old: list[OffsetFetchResponseTopic],
 ) -> OffsetFetchResponse:
     for group, answer in zip(asked, answers, strict=True):
         if answer.error_code:
             answer.topics = _refused(version, group, answer.error_code)
+            old = []
     if version >= BATCHED_FROM_VERSION:
         return OffsetFetchResponse(groups=answers)
     [answer] = answers
-    return OffsetFetchResponse(error_code=answer.error_code, topics=[_old_form(topic) for topic in answer.topics])
+    return OffsetFetchResponse(
+        error_code=answer.error_code, topics=old or [_old_form(topic) for topic in answer.topics]
+    )
 
 
 def _refused(version: int, group: OffsetFetchRequestGroup, error: int) -> list[OffsetFetchResponseTopics]:
