@@ -21,7 +21,7 @@ from onceflow.broker.state_log import StateLog
 from onceflow.broker.topics import CONSUMER_OFFSETS
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.group.base import Group
-from onceflow.group.classic import ClassicSettings
+from onceflow.group.classic import ClassicGroup, ClassicSettings
 from onceflow.group.consumer_register import ConsumerGroups
 from onceflow.group.coordinator import NO_PRODUCER, Coordinator
 from onceflow.group.effects import Client, Effects
@@ -42,6 +42,9 @@ RETRY_S: Final = 1.0
 GROUP_ID_LENGTH_MAX: Final = 8_000
 """In characters. Kafka has no limit; but a name in a record has 32,767 bytes, and one that cannot be written must not
 come to have a group."""
+
+SAID_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of what members of classic groups say for their protocols. It is in memory, and only in part on disk."""
 
 OffsetEntry = tuple[str, int, CommittedOffset]
 """An offset to commit: topic, partition, and what is known of it but its place in the log."""
@@ -66,6 +69,8 @@ class Groups:
         """The consumer groups of each coordinator, by partition."""
         self.metadata_max_bytes: int = config["offset.metadata.max.bytes"]
         self._retention_ms: int = config["offsets.retention.minutes"] * 60_000
+        self._said_bytes = 0
+        """At least what members of classic groups have said; counted anew when it is too much."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
@@ -104,6 +109,18 @@ class Groups:
     def are_still(self, seen: Sequence[Coordinator]) -> bool:
         """Whether these are the coordinators: what was seen of one that the disk has taken back may never have been."""
         return all(now is before for now, before in zip(self.coordinators, seen, strict=False))
+
+    def check_memory(self, size: int) -> None:
+        """Raise `ProtocolError` if there is no room for so many bytes of what a member says."""
+        self._said_bytes += size
+        if self._said_bytes <= SAID_BYTES_MAX:
+            return
+        groups = (group for coordinator in self.coordinators for group in coordinator.groups.values())
+        self._said_bytes = size + sum(group.members.said_bytes for group in groups if isinstance(group, ClassicGroup))
+        if self._said_bytes > SAID_BYTES_MAX:
+            self._said_bytes -= size
+            logger.warning("A member is refused: those of all classic groups say %d bytes already.", self._said_bytes)
+            raise ProtocolError(ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     # Loading
 

@@ -37,6 +37,8 @@ __all__ = ["ClassicGroup", "ClassicSettings", "Join", "join_refusal"]
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
 """How long a newcomer is kept that waits for its first generation; Kafka has no setting for it either."""
 MEMBER_ID_REQUIRED_FROM = 4
+PENDING_MAX = 1_000
+"""Who was given an id comes back with it at once; this many at a time are those of a large application that starts."""
 SKIP_ASSIGNMENT_FROM = 9
 
 
@@ -119,6 +121,8 @@ class ClassicGroup(ClassicRebalance):
         if replaced is not None:
             self._replace_static(effects, replaced, member_id, join, now_ms)
         elif instance_id is None and join.version >= MEMBER_ID_REQUIRED_FROM:
+            if len(self.members.pending) >= PENDING_MAX:
+                raise ProtocolError(ErrorCode.GROUP_MAX_SIZE_REACHED)
             self.members.pending[member_id] = now_ms + join.request.session_timeout_ms
             effects.answer(join.ticket, join_refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:

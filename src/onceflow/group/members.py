@@ -212,6 +212,10 @@ class Members:
         ]
 
     @property
+    def said_bytes(self) -> int:
+        return sum(len(metadata) for member in self for _, metadata in member.protocols)
+
+    @property
     def rebalance_timeout_ms(self) -> int:
         """The most patient member decides how long all are waited for."""
         return max((member.rebalance_timeout_ms for member in self), default=0)

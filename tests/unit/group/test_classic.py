@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from onceflow.errors import ErrorCode
-from onceflow.group.classic import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
+from onceflow.group.classic import NEW_MEMBER_JOIN_TIMEOUT_MS, PENDING_MAX, ClassicGroup
 from onceflow.group.offsets import CommittedOffset
 from tests.unit.group.classic_traces import DELAY_MS, REBALANCE_MS, SESSION_MS, Conversation
 
@@ -63,6 +63,18 @@ def test_a_new_group_whose_only_member_leaves_is_empty_again(talk: Conversation)
     assert talk.error("a") == ErrorCode.UNKNOWN_MEMBER_ID
     talk.advance(DELAY_MS)
     assert (talk.state, talk.group.generation) == ("Empty", 1)
+
+
+def test_so_many_are_given_an_id_that_a_group_can_bear() -> None:
+    talk = Conversation()
+    for number in range(PENDING_MAX):
+        talk.join(str(number), version=4)
+    talk.join("one more", version=4)
+    assert talk.error("one more") == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert len(talk.group.members.pending) == PENDING_MAX
+    talk.advance(SESSION_MS)
+    talk.join("later", version=4)
+    assert talk.error("later") == ErrorCode.MEMBER_ID_REQUIRED
 
 
 # Sessions

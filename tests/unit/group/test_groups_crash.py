@@ -11,6 +11,8 @@ import random
 
 import pytest
 
+from onceflow.broker.groups import SAID_BYTES_MAX
+from onceflow.broker.handlers.k11_join_group import SAID_MAX
 from onceflow.errors import ErrorCode
 from onceflow.log.memory_files import SimulatedCrash
 from onceflow.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -525,6 +527,29 @@ def test_a_group_whose_id_is_too_long_for_records_is_refused_everywhere_and_does
     [result] = broker.ask(DeleteGroupsRequest(groups_names=[too_long]), 2).results
     assert result.error_code == ErrorCode.INVALID_GROUP_ID
     assert not broker.node.groups.coordinators or not broker.node.groups.coordinators[0].groups
+
+
+def test_a_member_that_says_too_much_is_refused() -> None:
+    broker = new_broker()
+    member = MemoryMember(broker, "g")
+    member.metadata = bytes(SAID_MAX + 1)
+    assert member.send_join().message.error_code == ErrorCode.INVALID_REQUEST
+    member.metadata = bytes(SAID_MAX)
+    member.join()
+
+
+def test_what_all_members_say_is_bounded_and_room_is_made_by_who_leaves() -> None:
+    broker = new_broker()
+    members = [MemoryMember(broker, f"g{number}") for number in range(SAID_BYTES_MAX // SAID_MAX)]
+    for member in members:
+        member.metadata = bytes(SAID_MAX)
+        member.join()
+    late = MemoryMember(broker, "late")
+    late.metadata = bytes(SAID_MAX)
+    assert late.send_join().message.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    members[0].send_leave()
+    broker.settle()
+    late.join()
 
 
 def test_a_member_whose_names_are_too_long_for_records_is_refused() -> None:

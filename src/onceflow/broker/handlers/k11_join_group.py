@@ -5,7 +5,8 @@
   that is gone by then leaves no member behind. v5: static members (KIP-345). v9: a static leader that comes back is
   told not to assign again (KIP-814).
 - 24 without a group id, 26 for a session timeout outside the broker's limits, 23 for a protocol that the others do not
-  have, 81 for a full group, 42 for names that are too long to be written.
+  have, 81 for a full group, 42 for names that are too long to be written, and for a member that says more than
+  `SAID_MAX` for its protocols. What all members say is kept in memory and bounded, too (81).
 - A group that does not exist, or is a consumer group without members, is first written as an empty classic group; 16 if
   the disk refuses that.
 - A consumer group with members takes classic ones, too, and answers at once: the broker assigns (`consumer_classic`).
@@ -28,6 +29,10 @@ from onceflow.wire.messages.join_group import JoinGroupRequest, JoinGroupRespons
 NULL_PROTOCOL_FROM_VERSION = 7
 NAME_LENGTH_MAX = 8_000
 """In characters. What a member calls itself is written to the log, where a name has 32,767 bytes."""
+
+
+SAID_MAX = 2 * 1024 * 1024
+"""In bytes. What is written of a group has to fit into a batch, which takes one megabyte."""
 
 
 class JoinTicket(Deferred):
@@ -75,6 +80,10 @@ def _check(node: Node, context: Context, request: JoinGroupRequest) -> None:
     names = [context.client_id, request.group_instance_id, request.protocol_type, *_protocol_names(request)]
     if any(name and len(name) > NAME_LENGTH_MAX for name in names):
         raise ProtocolError(ErrorCode.INVALID_REQUEST)
+    said = sum(len(protocol.metadata) for protocol in request.protocols)
+    if said > SAID_MAX:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST)
+    node.groups.check_memory(said)
 
 
 def _protocol_names(request: JoinGroupRequest) -> Iterator[str]:
