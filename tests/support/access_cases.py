@@ -44,6 +44,7 @@ from onceflow.wire.messages.init_producer_id import InitProducerIdRequest
 from onceflow.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from onceflow.wire.messages.list_config_resources import ListConfigResourcesRequest
 from onceflow.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from onceflow.wire.messages.update_features import UpdateFeaturesRequest
 from onceflow.wire.schema import Message
 from tests.support.access_requests import (
     Place,
@@ -342,6 +343,7 @@ CASES = [
             2,
         ),
     ),
+    Case(57, "update features", ((ALTER, CLUSTER),), lambda p: (UpdateFeaturesRequest(), 2)),
     Case(
         61,
         "describe producers",

@@ -137,6 +137,7 @@ NEEDS: Final[Mapping[int, tuple[Need, ...]]] = {
     50: (Need(Operation.DESCRIBE, Resource.CLUSTER),),
     51: (Need(Operation.ALTER, Resource.CLUSTER),),
     55: (Need(Operation.DESCRIBE, Resource.CLUSTER),),
+    57: (Need(Operation.ALTER, Resource.CLUSTER),),
     60: (Need(Operation.DESCRIBE, Resource.CLUSTER, "to be told what one may do with it"),),
     61: (Need(Operation.READ, Resource.TOPIC),),
     65: (

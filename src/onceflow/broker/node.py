@@ -20,6 +20,7 @@ from onceflow.broker.access import Authorizer
 from onceflow.broker.acls import Acls
 from onceflow.broker.chores import unless_it_fails
 from onceflow.broker.disk_trouble import DiskTrouble
+from onceflow.broker.features import Features
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.groups import Groups
 from onceflow.broker.large_requests import LargeRequests
@@ -79,6 +80,7 @@ class Node:
             self.authorizer = Authorizer(Acls(files, directory), config, self.meters, clock)
         self.topics = Topics(files, directory, config, clock)
         self.users = Users(files, directory)
+        self.features = Features(files, directory)
         self._producer_ids = iter(range(0))
         self._unclaimed_producer_id = self._read_unclaimed_producer_id()
         self.disk_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")

@@ -94,6 +94,7 @@ APIS: Final[dict[int, Api]] = {
     50: Api("k50_describe_user_scram_credentials", 0, 0),
     51: Api("k51_alter_user_scram_credentials", 0, 0),
     55: Api("k55_describe_quorum", 0, 2),
+    57: Api("k57_update_features", 0, 2),
     60: Api("k60_describe_cluster", 0, 2),
     61: Api("k61_describe_producers", 0, 0),
     65: Api("k65_describe_transactions", 0, 0),

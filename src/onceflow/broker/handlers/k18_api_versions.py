@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from onceflow.broker.features import SUPPORTED
 from onceflow.broker.handlers import APIS, Context
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
@@ -30,10 +31,6 @@ ANNOUNCED_FROM: Final = {0: 0}
 """Older librdkafka takes a broker without Produce v0 for one that cannot compress; Kafka announces it too (KIP-896)."""
 
 
-FEATURES: Final = {"group.version": 1, "transaction.version": 2}
-"""What clients go by: consumer groups of KIP-848, transactions V2 of KIP-890. Each is supported from 0 on."""
-
-
 def handle(node: Node, context: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
     names = (request.client_software_name, request.client_software_version)
     if context.version >= NAMED_FROM_VERSION and not all(map(_SOFTWARE.fullmatch, names)):
@@ -41,10 +38,11 @@ def handle(node: Node, context: Context, request: ApiVersionsRequest) -> ApiVers
     return ApiVersionsResponse(
         api_keys=_api_keys(),
         supported_features=_supported() if context.version >= MINIMUM_MAY_BE_ZERO_FROM_VERSION else [],
-        finalized_features_epoch=0,
+        finalized_features_epoch=node.features.epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-            for name, level in FEATURES.items()
+            for name, level in node.features.levels.items()
+            if level
         ],
     )
 
@@ -54,7 +52,7 @@ def unsupported_version() -> ApiVersionsResponse:
 
 
 def _supported() -> list[SupportedFeatureKey]:
-    return [SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in FEATURES.items()]
+    return [SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in SUPPORTED.items()]
 
 
 def _api_keys() -> list[ApiVersion]:

@@ -6,6 +6,7 @@
   go of it, and told to give partitions back by leaving them out.
 - v0 hands out member ids, in v1 clients make them (KIP-1082). v1 also subscribes by regular expression.
 - The answer comes when the group's change is on disk.
+- With `group.version` 0 all of it is 35.
 - Access: all topics that are subscribed to by name must be visible to the client (29). An expression finds those that
   are visible to the member whose heartbeat has it matched with the topics anew.
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 from onceflow.broker.access import check, is_visible
 from onceflow.broker.consumer_groups import heartbeat, resolve
 from onceflow.broker.deferred import Deferred
+from onceflow.broker.features import GROUP_VERSION
 from onceflow.broker.groups import client_of
 from onceflow.broker.handlers import Context
 from onceflow.broker.large_requests import Steps
@@ -36,6 +38,7 @@ from onceflow.wire.schema import Message
 def handle(node: Node, context: Context, request: ConsumerGroupHeartbeatRequest) -> Message | Deferred | Steps:
     now_ms = node.clock.now_ms()
     try:
+        check_protocol(node)
         check(node, context, Operation.READ, Resource.GROUP, request.group_id)
         for name in dict.fromkeys(request.subscribed_topic_names or ()):
             check(node, context, Operation.DESCRIBE, Resource.TOPIC, name)
@@ -60,6 +63,13 @@ def _resolving(
 
     yield from resolve(node.groups, index, group_id, unresolved, node.clock.now_ms(), visible)
     return node.groups.answer(index, answer, _refusal)
+
+
+def check_protocol(node: Node) -> None:
+    if not node.features.levels[GROUP_VERSION]:
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_VERSION, f"{GROUP_VERSION} is 0: consumer groups of KIP-848 are switched off."
+        )
 
 
 def _refusal(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:

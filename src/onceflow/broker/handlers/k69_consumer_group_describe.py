@@ -1,8 +1,8 @@
 """ConsumerGroupDescribe (69), v0-1: consumer groups, their members, what each has and is to have (KIP-848).
 
 A group that does not exist, or is a classic one, is 69; that is how a client learns to ask DescribeGroups. v1 says of
-a member which protocol it uses. A group that is assigned a topic which the client may not
-know of is 29 as a whole.
+a member which protocol it uses. A group that is assigned a topic which the client may not know of is 29 as a whole.
+With `group.version` 0 every group is 35.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from onceflow.broker.access import check, may, operations_of
 from onceflow.broker.handlers import Context
+from onceflow.broker.handlers.k68_consumer_group_heartbeat import check_protocol
 from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode, ProtocolError
@@ -55,6 +56,7 @@ def _size(member: Member) -> int:
 
 def _describe(node: Node, context: Context, group_id: str) -> DescribedGroup:
     try:
+        check_protocol(node)
         check(node, context, Operation.DESCRIBE, Resource.GROUP, group_id)
         if not group_id:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
