@@ -59,6 +59,7 @@ class Source(enum.IntEnum):
     DYNAMIC_BROKER = 2
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

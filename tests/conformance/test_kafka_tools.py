@@ -1,9 +1,11 @@
-"""Kafka's own command line tools for transactions and groups, as an administrator runs them."""
+"""Kafka's own command line tools, as an administrator runs them."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,14 @@ CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+CLIENT_METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+ELECTIONS = "org.apache.kafka.tools.LeaderElectionCommand"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+REASSIGNMENTS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
 ALL_GROUPS = "org.apache.kafka.tools.GroupsCommand"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
@@ -202,6 +212,123 @@ class TestTools(Coordinated):
         producer.commit()
         printed = tool(OFFSETS, "--topic-partitions", "__transaction_state")
         assert sum(int(line.rpartition(":")[2]) for line in printed.split()) > 0
+
+    # --- the cluster
+
+    def test_a_topic_is_described_and_nothing_is_wrong_with_it(self, tool: Tool, topic: str) -> None:
+        described = tool(TOPICS, "--describe", "--topic", topic)
+        assert re.search(r"Partition: 0\s+Leader: 1\s+Replicas: 1\s+Isr: 1\b", described), described
+        for trouble in ("--under-replicated-partitions", "--under-min-isr-partitions", "--unavailable-partitions"):
+            assert topic not in tool(TOPICS, "--describe", trouble)
+
+    @pytest.mark.parametrize("kind", ["preferred", "unclean"])
+    def test_no_leader_has_to_be_elected(self, tool: Tool, topic: str, kind: str) -> None:
+        printed = tool(ELECTIONS, "--election-type", kind, "--topic", topic, "--partition", "0")
+        assert f"Valid replica already elected for partitions {topic}-0" in printed
+        assert "could not be elected" not in tool(ELECTIONS, "--election-type", kind, "--all-topic-partitions")
+
+    def test_a_partition_is_reassigned_to_where_it_is(self, tool: Tool, topic: str, tmp_path: Path) -> None:
+        plan, topics = tmp_path / "plan.json", tmp_path / "topics.json"
+        topics.write_text(json.dumps({"version": 1, "topics": [{"topic": topic}]}))
+        printed = tool(REASSIGNMENTS, "--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "1")
+        proposed = json.loads(printed.splitlines()[-1])
+        assert [(each["topic"], each["replicas"]) for each in proposed["partitions"]] == [(topic, [1])]
+        plan.write_text(json.dumps(proposed))
+        about = ("--reassignment-json-file", str(plan))
+        assert f"Successfully started partition reassignment for {topic}-0" in tool(REASSIGNMENTS, "--execute", *about)
+        assert f"Reassignment of partition {topic}-0 is completed" in tool(REASSIGNMENTS, "--verify", *about)
+        assert "None of the specified partition reassignments are active" in tool(REASSIGNMENTS, "--cancel", *about)
+        assert "No partition reassignments found" in tool(REASSIGNMENTS, "--list")
+
+    def test_a_partition_is_moved_to_the_directory_that_it_is_in(self, tool: Tool, topic: str, tmp_path: Path) -> None:
+        described = json.loads(tool(LOG_DIRS, "--describe", "--topic-list", topic).splitlines()[-1])
+        [directory] = described["brokers"][0]["logDirs"]
+        assert [each["partition"] for each in directory["partitions"]] == [f"{topic}-0"]
+        plan = tmp_path / "plan.json"
+        partition = {"topic": topic, "partition": 0, "replicas": [1], "log_dirs": [directory["logDir"]]}
+        plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+        printed = tool(REASSIGNMENTS, "--execute", "--reassignment-json-file", str(plan))
+        moved = (
+            f"Successfully started moving log directory to {directory['logDir']} for replica {topic}-0 with broker 1"
+        )
+        assert moved in printed
+
+    def test_the_quorum_is_the_node(self, tool: Tool) -> None:
+        status = tool(QUORUM, "describe", "--status")
+        assert re.search(r"LeaderId:\s+1\b", status)
+        assert re.search(r'CurrentVoters:\s+\[\{"id": 1,', status)
+        [leader] = table(tool(QUORUM, "describe", "--replication"))
+        assert (leader["NodeId"], leader["Lag"], leader["Status"]) == ("1", "0", "Leader")
+
+    def test_there_are_no_subscriptions_to_metrics_of_clients(self, tool: Tool) -> None:
+        assert tool(CLIENT_METRICS, "--list").split() == []
+
+    # --- settings
+
+    @pytest.mark.parametrize("kind", ["topics", "brokers", "users", "clients", "ips", "client-metrics", "groups"])
+    def test_settings_of_every_kind_are_shown(self, tool: Tool, topic: str, kind: str) -> None:
+        printed = tool(CONFIGS, "--describe", "--entity-type", kind)
+        assert ("Dynamic configs for broker 1 are:" in printed) == (kind == "brokers")
+        assert (f"Dynamic configs for topic {topic} are:" in printed) == (kind == "topics")
+
+    def test_the_levels_of_loggers_are_shown(self, tool: Tool) -> None:
+        loggers = tool(CONFIGS, "--describe", "--entity-type", "broker-loggers", "--entity-name", "1")
+        assert re.search(r"^  root=[A-Z]+ sensitive=false", loggers, re.MULTILINE)
+
+    def test_the_credentials_of_a_user_are_made_shown_and_deleted(
+        self, tool: Tool, new_name: Callable[[], str]
+    ) -> None:
+        user = new_name()
+        about = ("--entity-type", "users", "--entity-name", user)
+        tool(CONFIGS, "--alter", *about, "--add-config", "SCRAM-SHA-256=[iterations=4096,password=secret]")
+        shown = f"SCRAM credential configs for user-principal '{user}' are SCRAM-SHA-256=iterations=4096"
+        eventually(lambda: shown in tool(CONFIGS, "--describe", *about), "the user is there")
+        tool(CONFIGS, "--alter", *about, "--delete-config", "SCRAM-SHA-256")
+        eventually(lambda: user not in tool(CONFIGS, "--describe", *about), "the user is gone")
+
+    # --- features
+
+    @pytest.fixture
+    def transactions_v1(self, tool: Tool) -> Iterator[None]:
+        assert "was downgraded to 1" in tool(FEATURES, "downgrade", "--feature", "transaction.version=1")
+        eventually(lambda: _level(tool, "transaction.version") == 1, "the level is 1")
+        yield
+        assert "was upgraded to 2" in tool(FEATURES, "upgrade", "--feature", "transaction.version=2")
+        eventually(lambda: _level(tool, "transaction.version") == 2, "the level is 2")
+
+    def test_feature_levels_are_shown(self, tool: Tool) -> None:
+        assert (_level(tool, "transaction.version"), _level(tool, "group.version")) == (2, 1)
+        would = tool(FEATURES, "downgrade", "--feature", "group.version=0", "--dry-run")
+        assert "group.version can be downgraded to 0" in would
+        assert _level(tool, "group.version") == 1
+
+    def test_with_a_lower_level_producers_use_classic_transactions(
+        self,
+        tool: Tool,
+        transactions_v1: None,
+        client: CoordinatedJavaClient,
+        start_producer: StartProducer,
+        topic: str,
+        new_name: Callable[[], str],
+    ) -> None:
+        name = new_name()
+        producer = start_producer(name)
+        epochs = []
+        for value in ("first", "second"):
+            producer.begin()
+            producer.send(topic, values(value))
+            producer.commit()
+            eventually(lambda: _state(tool, name) == "CompleteCommit", "the transaction is over")
+            [described] = table(tool(TRANSACTIONS, "describe", "--transactional-id", name))
+            epochs.append(described["ProducerEpoch"])
+        assert epochs == ["0", "0"]  # In V2 every end raises it.
+        assert committed(client, topic, 2) == ["first", "second"]
+
+
+def _level(tool: Tool, feature: str) -> int:
+    found = re.search(rf"Feature: {feature}\s.*FinalizedVersionLevel: (\d+)", tool(FEATURES, "describe"))
+    assert found
+    return int(found[1])
 
 
 def _state(tool: Tool, name: str) -> str:

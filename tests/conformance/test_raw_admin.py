@@ -29,9 +29,9 @@ from tests.support.raw import Wire, batch
 from tests.support.raw_groups import commit
 from tests.support.waiting import eventually
 
-UNKNOWN, TOPIC, BROKER = 0, 2, 4
+UNKNOWN, TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 0, 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-SET_FOR_TOPIC, DEFAULT = 1, 5
+SET_FOR_TOPIC, GIVEN_TO_BROKER, DEFAULT, OF_A_LOGGER = 1, 4, 5, 6
 
 
 def describe(
@@ -52,10 +52,12 @@ def node_id(wire: Wire) -> str:
     return str(node.node_id)
 
 
-def change(wire: Wire, name: str, *changes: tuple[str, int, str | None], **options: bool) -> ErrorCode:
+def change(
+    wire: Wire, name: str, *changes: tuple[str, int, str | None], kind: int = TOPIC, **options: bool
+) -> ErrorCode:
     """IncrementalAlterConfigs with (key, operation, value)."""
     resource = incremental_alter_configs.AlterConfigsResource(
-        resource_type=TOPIC,
+        resource_type=kind,
         resource_name=name,
         configs=[AlterableConfig(name=key, config_operation=what, value=value) for key, what, value in changes],
     )
@@ -86,8 +88,23 @@ def test_only_the_keys_asked_for_are_described(wire: Wire, topic: str) -> None:
         (BROKER, "seven", ErrorCode.INVALID_REQUEST),
         (UNKNOWN, "x", ErrorCode.INVALID_REQUEST),
         (99, "x", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "77", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "", ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "", ErrorCode.INVALID_REQUEST),
+        (GROUP, "", ErrorCode.INVALID_REQUEST),
     ],
-    ids=["unknown-topic", "bad-topic", "unknown-broker", "bad-broker", "no-kind", "bad-kind"],
+    ids=[
+        "unknown-topic",
+        "bad-topic",
+        "unknown-broker",
+        "bad-broker",
+        "no-kind",
+        "bad-kind",
+        "unknown-loggers",
+        "no-loggers",
+        "no-subscription",
+        "no-group",
+    ],
 )
 def test_what_is_not_there_cannot_be_described(wire: Wire, kind: int, name: str, code: ErrorCode) -> None:
     described = describe(wire, name, kind=kind)
@@ -166,6 +183,28 @@ def test_nobody_makes_the_topic_of_the_controller(wire: Wire) -> None:
     assert create_internal(wire, "__cluster_metadata") == ErrorCode.INVALID_REQUEST
 
 
+def test_a_group_that_nobody_has_set_up_has_the_settings_of_the_broker(wire: Wire, new_name: Callable[[], str]) -> None:
+    described = describe(
+        wire, new_name(), ["consumer.session.timeout.ms", "no.such"], kind=GROUP, include_synonyms=True
+    )
+    assert described.error_code == ErrorCode.NONE
+    [timeout] = described.configs
+    assert (timeout.value, timeout.config_source) == ("12000", GIVEN_TO_BROKER)
+    name = "group.consumer.session.timeout.ms"
+    assert [(each.name, each.value, each.source) for each in timeout.synonyms] == [
+        (name, "12000", GIVEN_TO_BROKER),
+        (name, "45000", DEFAULT),
+    ]
+
+
+def test_loggers_are_described_with_their_levels(wire: Wire) -> None:
+    described = {each.name: each for each in describe(wire, node_id(wire), kind=LOGGER).configs}
+    assert described["root"].value in {"TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"}
+    assert {(each.config_source, each.is_sensitive) for each in described.values()} == {(OF_A_LOGGER, False)}
+    assert len(described) > 1
+    assert [each.name for each in describe(wire, node_id(wire), ["root"], kind=LOGGER).configs] == ["root"]
+
+
 # --- changing settings
 
 
@@ -196,6 +235,35 @@ def test_a_change_that_makes_no_sense_is_refused(
 @pytest.mark.parametrize("key", ["segment.ms", "no.such.setting"])
 def test_what_is_not_set_may_be_put_back(wire: Wire, topic: str, key: str) -> None:
     assert change(wire, topic, (key, DELETE, None)) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        (BROKER, "leader.replication.throttled.rate"),
+        (BROKER, "log.retention.ms"),
+        (BROKER, "no.such.setting"),
+        (GROUP, "consumer.session.timeout.ms"),
+        (CLIENT_METRICS, "interval.ms"),
+    ],
+)
+def test_what_was_never_set_elsewhere_may_be_put_back_too(
+    wire: Wire, new_name: Callable[[], str], kind: int, key: str
+) -> None:
+    for name in (node_id(wire), "") if kind == BROKER else (new_name(),):
+        for validate_only in (True, False):
+            assert change(wire, name, (key, DELETE, None), kind=kind, validate_only=validate_only) == ErrorCode.NONE
+    name = "77" if kind == BROKER else ""
+    assert change(wire, name, (key, DELETE, None), kind=kind) == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("kind", [UNKNOWN, 64])
+def test_only_what_has_settings_can_be_changed(wire: Wire, kind: int) -> None:
+    assert change(wire, "x", ("key", DELETE, None), kind=kind) == ErrorCode.INVALID_REQUEST
+
+
+def test_the_broker_cannot_be_given_settings_that_do_not_exist(wire: Wire) -> None:
+    assert change(wire, node_id(wire), ("node.id", SET, "2"), kind=BROKER) == ErrorCode.INVALID_REQUEST
 
 
 def test_appending_twice_is_appending_once(wire: Wire, topic: str) -> None:

@@ -251,8 +251,16 @@ CASES = [
         some_acl,
     ),
     Case(32, "show topic settings", ((SHOW_CONFIGS, TOPIC),), lambda p: (described_configs(2, p.topic), 4), topic),
+    Case(32, "show group settings", ((SHOW_CONFIGS, GROUP),), lambda p: (described_configs(32, p.group), 4)),
     Case(32, "show broker settings", ((SHOW_CONFIGS, CLUSTER),), lambda p: (described_configs(4, "1"), 4)),
     Case(33, "replace topic settings", ((SET_CONFIGS, TOPIC),), lambda p: (replaced_configs(2, p.topic), 2), topic),
+    Case(
+        33,
+        "replace group settings",
+        ((SET_CONFIGS, GROUP),),
+        lambda p: (replaced_configs(32, p.group), 2),
+        as_well=BROKER_IS_FIXED,
+    ),
     Case(
         33,
         "replace broker settings",
@@ -261,6 +269,13 @@ CASES = [
         as_well=BROKER_IS_FIXED,
     ),
     Case(44, "change topic settings", ((SET_CONFIGS, TOPIC),), lambda p: (changed_configs(2, p.topic), 1), topic),
+    Case(
+        44,
+        "change group settings",
+        ((SET_CONFIGS, GROUP),),
+        lambda p: (changed_configs(32, p.group), 1),
+        as_well=BROKER_IS_FIXED,
+    ),
     Case(
         44,
         "change broker settings",

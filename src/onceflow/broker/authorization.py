@@ -114,10 +114,12 @@ NEEDS: Final[Mapping[int, tuple[Need, ...]]] = {
     31: (Need(Operation.ALTER, Resource.CLUSTER),),
     32: (
         Need(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, "for topics"),
+        Need(Operation.DESCRIBE_CONFIGS, Resource.GROUP, "for groups"),
         Need(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, "for the broker"),
     ),
     33: (
         Need(Operation.ALTER_CONFIGS, Resource.TOPIC, "for topics"),
+        Need(Operation.ALTER_CONFIGS, Resource.GROUP, "for groups"),
         Need(Operation.ALTER_CONFIGS, Resource.CLUSTER, "for the broker"),
     ),
     34: (Need(Operation.ALTER, Resource.CLUSTER),),
@@ -128,6 +130,7 @@ NEEDS: Final[Mapping[int, tuple[Need, ...]]] = {
     43: (Need(Operation.ALTER, Resource.CLUSTER),),
     44: (
         Need(Operation.ALTER_CONFIGS, Resource.TOPIC, "for topics"),
+        Need(Operation.ALTER_CONFIGS, Resource.GROUP, "for groups"),
         Need(Operation.ALTER_CONFIGS, Resource.CLUSTER, "for the broker"),
     ),
     45: (Need(Operation.ALTER, Resource.CLUSTER),),

@@ -2,11 +2,16 @@
 
 A named key that does not exist is left out. Broker settings are read-only here: they are given at start. What
 --durability decides is shown as log.flush.interval.messages: 1 means that what is acknowledged is on disk.
+
+Groups have the broker's settings for consumer groups, loggers their levels; neither can be changed while it runs.
+Subscriptions to metrics of clients have no settings, since there are none.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
@@ -28,6 +33,13 @@ from onceflow.wire.messages.describe_configs import (
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
+LOGGER_RESOURCE: Final = 8
+CLIENT_METRICS_RESOURCE: Final = 16
+GROUP_RESOURCE: Final = 32
+GROUP_SETTINGS: Final = ("consumer.session.timeout.ms", "consumer.heartbeat.interval.ms")
+"""The broker's begin with `group.`"""
+LEVELS: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
+"""Python's names of levels, where Kafka has others."""
 
 Described: TypeAlias = Mapping[str, DescribeConfigsResourceResult]
 """By the names of the settings."""
@@ -62,6 +74,15 @@ def _describe(
             case 4:
                 check_cluster(node, context, Operation.DESCRIBE_CONFIGS)
                 configs = settings.of_broker(asked.resource_name)
+            case 8:
+                check_cluster(node, context, Operation.DESCRIBE_CONFIGS)
+                configs = settings.of_loggers(asked.resource_name)
+            case 16:
+                check_cluster(node, context, Operation.DESCRIBE_CONFIGS)
+                configs = settings.of_client_metrics(asked.resource_name)
+            case 32:
+                check(node, context, Operation.DESCRIBE_CONFIGS, Resource.GROUP, asked.resource_name)
+                configs = settings.of_group(asked.resource_name)
             case other:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resource type {other} is not served here.")
     except ProtocolError as error:
@@ -100,10 +121,7 @@ class _Settings:
     def of_broker(self, name: str) -> Described:
         if name == "":
             return {}  # the cluster-wide dynamic settings, of which there are none
-        if name != str(self._node.node_id):
-            raise ProtocolError(
-                ErrorCode.INVALID_REQUEST, f"Broker {name} is not here; this one is {self._node.node_id}."
-            )
+        check_broker(self._node, name)
         return self._of_this_broker
 
     @cached_property
@@ -118,6 +136,41 @@ class _Settings:
             synonyms = _broker_synonyms(self._node.config, setting.name)
         return self._described(setting, value, source, synonyms, read_only=True)
 
+    def of_loggers(self, name: str) -> Described:
+        check_broker(self._node, name)
+        return self._of_all_loggers
+
+    @cached_property
+    def _of_all_loggers(self) -> Described:
+        loggers = logging.root.manager.loggerDict
+        known = [logging.root] + [each for _, each in sorted(loggers.items()) if isinstance(each, logging.Logger)]
+        return {logger.name: self._of_logger(logger) for logger in known}
+
+    @staticmethod
+    def _of_logger(logger: logging.Logger) -> DescribeConfigsResourceResult:
+        level = logging.getLevelName(logger.getEffectiveLevel())
+        return DescribeConfigsResourceResult(
+            name=logger.name, value=LEVELS.get(level, level), read_only=True, config_source=Source.DYNAMIC_BROKER_LOGGER
+        )
+
+    def of_client_metrics(self, name: str) -> Described:
+        check_not_empty(name)
+        return {}
+
+    def of_group(self, name: str) -> Described:
+        check_not_empty(name)
+        return self._of_any_group
+
+    @cached_property
+    def _of_any_group(self) -> Described:
+        return {name: self._of_group(name) for name in GROUP_SETTINGS}
+
+    def _of_group(self, name: str) -> DescribeConfigsResourceResult:
+        broker = f"group.{name}"
+        value, source = self._node.config.in_effect(broker)
+        setting = replace(BROKER_SETTINGS[broker], name=name)
+        return self._described(setting, value, source, _broker_synonyms(self._node.config, broker), read_only=True)
+
     def _described(
         self, setting: Setting, value: str, source: Source, synonyms: list[DescribeConfigsSynonym], read_only: bool
     ) -> DescribeConfigsResourceResult:
@@ -131,6 +184,16 @@ class _Settings:
             config_type=setting.type,
             documentation=setting.doc if self._documented else None,
         )
+
+
+def check_broker(node: Node, name: str) -> None:
+    if name != str(node.node_id):
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Broker {name!r} is not here; this one is {node.node_id}.")
+
+
+def check_not_empty(name: str) -> None:
+    if not name:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "The name of a group or subscription must not be empty.")
 
 
 def _broker_synonyms(config: BrokerConfig, name: str) -> list[DescribeConfigsSynonym]:

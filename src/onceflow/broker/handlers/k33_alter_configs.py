@@ -1,7 +1,8 @@
 """AlterConfigs (33), v0-2: all settings of a topic at once; what is not named goes back to its default.
 
-The older way; IncrementalAlterConfigs (44) is the better one and shares this code. The broker's own settings cannot be
-changed while it runs (42).
+The older way; IncrementalAlterConfigs (44) is the better one and shares this code. Settings of anything but topics cannot be
+changed while the broker runs (42). None of them is ever set, so what takes settings back has nothing to do: tools take
+limits of replication back whether there are any or not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,12 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from onceflow.broker.access import check, check_cluster
 from onceflow.broker.handlers import Context
+from onceflow.broker.handlers.k32_describe_configs import (
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    check_broker,
+    check_not_empty,
+)
 from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
 from onceflow.errors import ConfigError, ErrorCode, ProtocolError, StorageError
@@ -23,7 +30,7 @@ from onceflow.wire.messages.alter_configs import (
     AlterConfigsResponse,
 )
 
-TOPIC_RESOURCE: Final = 2
+GIVEN_AT_START: Final = "Only topic settings can be changed; the broker's are given at start (--set)."
 
 Overrides: TypeAlias = Mapping[str, str]
 
@@ -101,19 +108,30 @@ class Changer(Generic[R]):
         return ErrorCode.NONE, None
 
     def _check_access(self, resource: R) -> None:
-        if resource.resource_type == TOPIC_RESOURCE:
-            check(self._node, self._context, Operation.ALTER_CONFIGS, Resource.TOPIC, resource.resource_name)
+        kind = {TOPIC_RESOURCE: Resource.TOPIC, GROUP_RESOURCE: Resource.GROUP}.get(resource.resource_type)
+        if kind is not None:
+            check(self._node, self._context, Operation.ALTER_CONFIGS, kind, resource.resource_name)
         else:
             check_cluster(self._node, self._context, Operation.ALTER_CONFIGS)
 
     def _change(self, resource: R) -> None:
         if resource.resource_type != TOPIC_RESOURCE:
-            raise ProtocolError(
-                ErrorCode.INVALID_REQUEST,
-                "Only topic settings can be changed; the broker's are given at start (--set).",
-            )
+            self._check_nothing_is_set(resource)
+            return
         topic = self._node.topics.named(resource.resource_name)
         wanted = self._make(resource, topic.overrides)
         self._node.config.check_topic(wanted)
         if not self._validate_only:
             self._node.topics.configure(topic, wanted)
+
+    def _check_nothing_is_set(self, resource: R) -> None:
+        match resource.resource_type:
+            case 4:
+                if resource.resource_name:  # an empty name means all brokers
+                    check_broker(self._node, resource.resource_name)
+            case 16 | 32:
+                check_not_empty(resource.resource_name)
+            case _:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, GIVEN_AT_START)
+        if self._make(resource, {}):
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, GIVEN_AT_START)

@@ -11,7 +11,13 @@ from typing import Final
 
 from onceflow.broker.access import refusal
 from onceflow.broker.handlers import Context
-from onceflow.broker.handlers.k32_describe_configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from onceflow.broker.handlers.k32_describe_configs import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    LOGGER_RESOURCE,
+    TOPIC_RESOURCE,
+)
 from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.errors import ErrorCode
@@ -22,9 +28,6 @@ from onceflow.wire.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 
-LOGGER_RESOURCE: Final = 8
-CLIENT_METRICS_RESOURCE: Final = 16
-GROUP_RESOURCE: Final = 32
 KNOWN: Final = frozenset({TOPIC_RESOURCE, BROKER_RESOURCE, LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE})
 
 
