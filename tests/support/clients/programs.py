@@ -4,16 +4,18 @@ A program is started as `PROGRAM BOOTSTRAP PREFIX SCENARIO...`. It plays each sc
 which is there and has two partitions, and prints a line of JSON for each: `{"scenario": "commit", "error": null}`, or
 the text of what went wrong. What a client has not (transactions, a codec) it is not asked for.
 
-A program that says that all went well may be wrong about it: `verify` looks at what is in the logs, with our own
-reader of the protocol.
+A program that says that all went well may be wrong about it: `Played.check` looks at what is in the logs, too, with our
+own reader of the protocol.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -22,7 +24,7 @@ from onceflow.wire.records import read_records
 from tests.support.clients import CODECS
 from tests.support.raw import Wire
 
-__all__ = ["SCENARIOS", "TRANSACTIONS", "play", "prepare", "topic_of", "verify"]
+__all__ = ["SCENARIOS", "TRANSACTIONS", "Played", "Program"]
 
 TIMEOUT_S = 100
 """A scenario takes a second; each program gives up its waiting after 30 s."""
@@ -40,44 +42,53 @@ SCENARIOS: Final = (
 """In the order of the docs' table. "consumer protocol" is group and rebalance in the protocol of KIP-848."""
 
 
-def topic_of(prefix: str, scenario: str) -> str:
-    return f"{prefix}-{scenario.replace(' ', '-')}"
+SILENT: Final = ""
 
 
-def prepare(wire: Wire, prefix: str, scenarios: Sequence[str]) -> None:
-    """Makes the topics of the scenarios."""
-    for scenario in scenarios:
-        wire.create_topic(topic_of(prefix, scenario), partitions=2)
+@dataclass(frozen=True)
+class Program:
+    """How it is started. `variables` come on top of those of the environment."""
+
+    command: Sequence[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def play(
-    command: Sequence[str],
-    bootstrap: str,
-    prefix: str,
-    scenarios: Sequence[str],
-    variables: Mapping[str, str] | None = None,
-) -> dict[str, str | None]:
-    """What the program says of each scenario: None, or what went wrong. One that it says nothing of went wrong."""
-    program = [*command, bootstrap, prefix, *scenarios]
+class Played:
+    """The scenarios of a program that has played them on a broker."""
+
+    def __init__(self, program: Program, bootstrap: str, prefix: str, scenarios: Sequence[str]) -> None:
+        self._prefix = prefix
+        with Wire(bootstrap) as wire:
+            for scenario in scenarios:
+                wire.create_topic(self._topic(scenario), partitions=2)
+        self._said = _run(program, (bootstrap, prefix, *scenarios))
+
+    def check(self, scenario: str, wire: Wire) -> None:
+        """Raises `AssertionError` unless the program says that all went well, and its topic holds what it should."""
+        error = self._said.get(scenario, self._said[SILENT])
+        assert error is None, error
+        if (look := _LOOKS.get(scenario)) is not None:
+            look(wire, self._topic(scenario))
+
+    def _topic(self, scenario: str) -> str:
+        return f"{self._prefix}-{scenario.replace(' ', '-')}"
+
+
+def _run(program: Program, arguments: Sequence[str]) -> dict[str, str | None]:
+    """What the program says of each scenario, and what to say of one that it says nothing of."""
+    command, variables = [*program.command, *arguments], {**os.environ, **program.variables}
     try:
-        done = subprocess.run(program, capture_output=True, timeout=TIMEOUT_S, check=False, env=variables)
+        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, env=variables)
         output, errors, end = done.stdout, done.stderr, f"ended with {done.returncode}"
     except subprocess.TimeoutExpired as late:
         output, errors, end = late.stdout or b"", late.stderr or b"", f"was not done within {TIMEOUT_S} s"
-    told = dict(map(_line, output.decode().splitlines()))
     silence = f"nothing was said; the program {end}:\n{errors.decode(errors='replace')[-4000:]}"
-    return {scenario: told.get(scenario, silence) for scenario in scenarios}
+    return {SILENT: silence, **dict(map(_line, output.decode().splitlines()))}
 
 
 def _line(text: str) -> tuple[str, str | None]:
     said = json.loads(text)
     return said["scenario"], said["error"]
-
-
-def verify(wire: Wire, scenario: str, topic: str) -> None:
-    """Raises `AssertionError` unless the topic holds what the scenario leaves there."""
-    if (look := _LOOKS.get(scenario)) is not None:
-        look(wire, topic)
 
 
 def _codec(wire: Wire, topic: str) -> None:
