@@ -14,7 +14,7 @@ PACKAGES := --editable '.[dev]' 'pyspark==$(PYSPARK).*'
 # The tests start hundreds of Python processes. Where this is set, each of them compiles again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-broker compiled-tests test test-spark check repeat-tests alerts-check bench-watching format soak faults verify bench bench-spark bench-pipelines bench-landing clean help
+.PHONY: setup demo demo-broker compiled-tests test test-spark check repeat-tests alerts-check bench-watching format soak faults clients verify bench bench-spark bench-pipelines bench-landing clean help
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,9 @@ faults: setup  ## all tests on both brokers that need Spark, a JVM or a browser:
 	@$(BIN)/python -m tests.support.spark_jvm
 	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/spark tests/sinks tests/verify tests/pipelines tests/docs tests/conformance tests/secured tests/doctor tests/monitor \
 		tests/broker/test_acls.py tests/broker/test_security_clients.py --numprocesses 2 --dist loadscope
+
+clients: setup  ## every client of docs/clients.md in every version, installed and tried; it needs Go and Node, too (ten minutes): make clients ARGS=aiokafka
+	$(BIN)/python -m tests.conformance.clients_table $(ARGS)
 
 verify: setup  ## the long proof: 1,300 faults on our broker and on Apache Kafka, 100,000 simulated runs, six pipeline runs (three hours)
 	@$(BIN)/python -m tests.verify.long_run

@@ -99,6 +99,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "daily_on_kafka: `make test` runs it on Apache Kafka too, not on our broker only"
     )
     config.addinivalue_line("markers", "faults: takes long; only `make faults` runs it")
+    config.addinivalue_line(
+        "markers", "tried(tool, what, version): a row of the tools in docs/clients.md, made by `make clients`"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

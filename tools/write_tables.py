@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tools import client_tables
+
 from onceflow.broker.authorization import NEEDS, Need
 from onceflow.broker.handlers import APIS
 from onceflow.monitor import metrics, rules_prometheus
@@ -40,7 +42,14 @@ def _need(need: Need) -> str:
     return f"{need.operation.name} on {'the ' if resource == 'cluster' else ''}{resource}{note}"
 
 
-TABLES: Final = {"metrics": metrics.documentation, "alerts": rules_prometheus.documentation, "acl needs": acl_needs}
+TABLES: Final = {
+    "metrics": metrics.documentation,
+    "alerts": rules_prometheus.documentation,
+    "acl needs": acl_needs,
+    "clients": client_tables.tried_clients,
+    "client tools": client_tables.tried_tools,
+    "differences": client_tables.differences,
+}
 
 _PLACE: Final = re.compile(
     rf"(?P<begin><!-- (?P<name>{'|'.join(TABLES)}) -->\n).*?(?P<end><!-- end of (?P=name) -->\n)", re.DOTALL

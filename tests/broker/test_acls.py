@@ -255,6 +255,7 @@ def test_who_resets_the_connection_is_still_judged_by_where_it_came_from(
         assert honest.produce(name, batch("honest")).base_offset == 1
 
 
+@pytest.mark.tried("kafka-acls", "add, list and remove rules")
 @pytest.mark.faults
 def test_the_tool_of_apache_kafka_makes_lists_and_removes_rules(
     broker: SecuredBroker, acls: Command, name: str, tmp_path: Path

@@ -155,6 +155,7 @@ def complaints_of(dump: Dump) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.tried("kafka-dump-log", "logs, indexes and producer snapshots are sound")
 def test_kafka_finds_nothing_to_complain_of(written_and_dump: tuple[list[Written], Dump]) -> None:
     _, dump = written_and_dump
     # The two entries that we damaged to see whether the tool looks at all, and nothing else.
@@ -189,6 +190,7 @@ def test_kafka_sees_the_records_that_were_produced(
     ]
 
 
+@pytest.mark.tried("kafka-dump-log", "batches of every codec")
 def test_kafka_sees_valid_batches_of_the_codec_and_the_producer(
     written_and_dump: tuple[list[Written], Dump], partition: int
 ) -> None:
@@ -289,6 +291,7 @@ class Transactions:
         ]
 
 
+@pytest.mark.tried("kafka-dump-log", "markers and aborted transactions, before and after compaction")
 @pytest.mark.parametrize("compacted", [False, True], ids=["as written", "compacted"])
 def test_kafka_reads_what_transactions_leave(tmp_path: Path, compacted: bool) -> None:
     own = Transactions(tmp_path / "txns-0")

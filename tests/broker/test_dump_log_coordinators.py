@@ -116,6 +116,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> Dumped:
         )
 
 
+@pytest.mark.tried("kafka-dump-log", "the log of transactions")
 def test_kafka_decodes_every_step_of_the_transactions(dumped: Dumped) -> None:
     entries = dumped.entries(dumped.transactions)
     assert {entry.kind for entry in entries} == {"0"}
@@ -150,6 +151,7 @@ def test_kafka_sees_the_partitions_of_a_transaction(dumped: Dumped) -> None:
     assert partitions == {"orders": [1], "__consumer_offsets": [0]}
 
 
+@pytest.mark.tried("kafka-dump-log", "offsets of groups")
 def test_kafka_decodes_offsets_with_and_without_a_transaction(dumped: Dumped) -> None:
     offsets = [
         (entry.key["group"], entry.key["topic"], entry.key["partition"], entry.value["offset"])

@@ -58,6 +58,7 @@ class TestJava(ClientScenarios):
 
     # --- command line tools
 
+    @pytest.mark.tried("kafka-topics", "create, describe, alter, list and delete topics")
     def test_topic_tool_creates_describes_alters_lists_and_deletes(
         self, client: JavaClient, broker: RunningBroker, new_name: Callable[[], str]
     ) -> None:
@@ -79,6 +80,7 @@ class TestJava(ClientScenarios):
         topics("--delete", "--topic", name)
         eventually(lambda: client.partition_count(name) == 0, f"topic {name} is gone")
 
+    @pytest.mark.tried("kafka-console-producer, kafka-console-consumer", "records with keys, compressed")
     def test_console_producer_and_consumer_understand_each_other(
         self, client: JavaClient, broker: RunningBroker, topic: str
     ) -> None:
@@ -96,6 +98,7 @@ class TestJava(ClientScenarios):
         )
         assert printed.splitlines() == ["Offset:1\tk1\tone", "Offset:2\tk2\ttwo"]
 
+    @pytest.mark.tried("kafka-get-offsets", "the ends of partitions")
     def test_offset_tool_prints_the_end_of_each_partition(
         self, client: JavaClient, broker: RunningBroker, topic: str
     ) -> None:
@@ -105,6 +108,7 @@ class TestJava(ClientScenarios):
         )
         assert printed.strip() == f"{topic}:0:7"
 
+    @pytest.mark.tried("kafka-configs", "change and describe the settings of topics")
     def test_config_tool_changes_and_describes_settings(
         self, client: JavaClient, broker: RunningBroker, topic: str
     ) -> None:
@@ -119,6 +123,7 @@ class TestJava(ClientScenarios):
         for name, value in (TOPIC_DEFAULTS | {"retention.ms": "5000", "cleanup.policy": "compact,delete"}).items():
             assert f"  {name}={value} " in everything
 
+    @pytest.mark.tried("kafka-producer-perf-test", "20,000 records")
     def test_performance_tool_writes_what_it_says(self, client: JavaClient, broker: RunningBroker, topic: str) -> None:
         printed = client.tool(
             "org.apache.kafka.tools.ProducerPerformance",
@@ -128,6 +133,7 @@ class TestJava(ClientScenarios):
         assert "20000 records sent" in printed
         assert client.latest(topic) == 20_000
 
+    @pytest.mark.tried("kafka-delete-records", "the start of a partition moves")
     def test_delete_records_tool_moves_the_start(
         self, client: JavaClient, broker: RunningBroker, topic: str, tmp_path: Path
     ) -> None:
@@ -141,6 +147,7 @@ class TestJava(ClientScenarios):
         assert f"partition: {topic}-0\tlow_watermark: 4" in printed
         assert client.earliest(topic) == 4
 
+    @pytest.mark.tried("kafka-log-dirs", "sizes of partitions")
     def test_log_dirs_tool_prints_sizes(self, client: JavaClient, broker: RunningBroker, topic: str) -> None:
         client.produce(topic, numbered(10))
         printed = client.tool(

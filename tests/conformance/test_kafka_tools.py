@@ -56,6 +56,7 @@ class TestTools(Coordinated):
 
     # --- transactions
 
+    @pytest.mark.tried("kafka-transactions", "list, describe, describe-producers")
     def test_an_open_transaction_is_listed_and_described(
         self, tool: Tool, start_producer: StartProducer, new_topic: NewTopic, new_name: Callable[[], str]
     ) -> None:
@@ -77,6 +78,7 @@ class TestTools(Coordinated):
         [idle] = table(tool(TRANSACTIONS, "describe-producers", "--topic", topic, "--partition", "1"))
         assert idle["CurrentTransactionStartOffset"] == "None"
 
+    @pytest.mark.tried("kafka-transactions", "find-hanging")
     def test_no_transaction_hangs(
         self, tool: Tool, start_producer: StartProducer, topic: str, broker: RunningBroker
     ) -> None:
@@ -88,6 +90,7 @@ class TestTools(Coordinated):
         assert table(found) == []
         producer.abort()
 
+    @pytest.mark.tried("kafka-transactions", "abort")
     def test_a_transaction_can_be_aborted_by_its_start_offset(
         self, tool: Tool, client: CoordinatedJavaClient, start_producer: StartProducer, topic: str
     ) -> None:
@@ -98,6 +101,7 @@ class TestTools(Coordinated):
         tool(TRANSACTIONS, "abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
         assert committed(client, topic, 1) == ["behind"]
 
+    @pytest.mark.tried("kafka-transactions", "forceTerminateTransaction")
     def test_older_instances_can_be_fenced(
         self,
         tool: Tool,
@@ -116,6 +120,7 @@ class TestTools(Coordinated):
         client.produce(topic, values("behind"))
         assert committed(client, topic, 1) == ["behind"]
 
+    @pytest.mark.tried("kafka-console-producer, kafka-console-consumer", "read_committed beside an aborted transaction")
     def test_the_console_consumer_reads_committed_records_only(
         self, tool: Tool, start_producer: StartProducer, client: CoordinatedJavaClient, topic: str
     ) -> None:
@@ -132,6 +137,7 @@ class TestTools(Coordinated):
             )
             assert printed.split() == expected
 
+    @pytest.mark.tried("kafka-producer-perf-test", "in transactions")
     def test_the_performance_tool_writes_in_transactions(
         self, tool: Tool, client: CoordinatedJavaClient, topic: str, new_name: Callable[[], str]
     ) -> None:
@@ -146,6 +152,7 @@ class TestTools(Coordinated):
 
     # --- groups
 
+    @pytest.mark.tried("kafka-console-producer, kafka-console-consumer", "a group that goes on where it was")
     def test_the_console_consumer_goes_on_where_its_group_was(
         self, tool: Tool, client: CoordinatedJavaClient, topic: str, new_name: Callable[[], str]
     ) -> None:
@@ -160,6 +167,7 @@ class TestTools(Coordinated):
             assert printed.split() == expected
         assert client.group_offsets(group) == {(topic, 0): 6}
 
+    @pytest.mark.tried("kafka-consumer-groups", "list and describe groups of both protocols")
     @pytest.mark.parametrize("protocol", ["classic", "consumer"])
     def test_a_group_is_listed_and_described(
         self,
@@ -187,6 +195,7 @@ class TestTools(Coordinated):
         state = tool(GROUPS, "--describe", "--group", group, "--state")
         assert re.search(rf"{group}\s+\S+:\d+\s+\(1\)\s+range\s+Stable\s+1\b", state), state
 
+    @pytest.mark.tried("kafka-consumer-groups", "reset and delete offsets, delete groups")
     def test_offsets_are_reset_deleted_and_the_group_with_them(
         self, tool: Tool, client: CoordinatedJavaClient, new_topic: NewTopic, new_name: Callable[[], str]
     ) -> None:

@@ -129,6 +129,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
+@pytest.mark.tried("Kafka Streams", "exactly_once_v2 with a state store, while application and broker are killed")
 @pytest.mark.faults
 def test_counts_are_right_although_the_application_and_the_broker_are_killed(
     crashing: Crashes, tmp_path: Path, stack: ExitStack

@@ -16,6 +16,7 @@ from onceflow.client.settings import ClientSettings
 from onceflow.spark.progress import read_progress
 from tests.spark.streams import Streams
 from tests.support.brokers import RunningBroker
+from tests.support.kafka_jars import CONNECTOR_VERSION
 from tests.support.raw import Wire
 from tests.support.waiting import eventually
 
@@ -45,6 +46,7 @@ def streams(spark: SparkSession, broker: RunningBroker, new_name: Callable[[], s
     return FromJvm(spark, broker.bootstrap, new_name(), tmp_path)
 
 
+@pytest.mark.tried("Spark's kafka source", "micro-batches with read_committed", version=CONNECTOR_VERSION)
 def test_offsets_are_recorded_and_a_committed_batch_is_skipped(streams: FromJvm) -> None:
     streams.send(range(10))
     streams.send(range(10, 16), partition=1)
