@@ -36,6 +36,7 @@ __all__ = [
     "batches",
     "checksum",
     "read_header",
+    "set_max_timestamp",
     "stamp_append_time",
 ]
 
@@ -142,6 +143,12 @@ def stamp_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
     (attributes,) = _ATTRIBUTES.unpack_from(batch, ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(batch, ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_BIT)
     _MAX_TIMESTAMP.pack_into(batch, 35, now_ms)
+    _CRC.pack_into(batch, 17, checksum(batch))
+
+
+def set_max_timestamp(batch: bytearray | memoryview, timestamp: int) -> None:
+    """Correct the largest timestamp, and the checksum."""
+    _MAX_TIMESTAMP.pack_into(batch, 35, timestamp)
     _CRC.pack_into(batch, 17, checksum(batch))
 
 

@@ -1,8 +1,8 @@
 """AlterConfigs (33), v0-2: all settings of a topic at once; what is not named goes back to its default.
 
-The older way; IncrementalAlterConfigs (44) is the better one and shares this code. Settings of anything but topics cannot be
-changed while the broker runs (42). None of them is ever set, so what takes settings back has nothing to do: tools take
-limits of replication back whether there are any or not.
+The older way; IncrementalAlterConfigs (44) is the better one and shares this code. Settings of anything but topics
+cannot be changed while the broker runs (42). None of them is ever set, so what takes settings back has nothing to do:
+tools take limits of replication back whether there are any or not.
 """
 
 from __future__ import annotations
