@@ -22,7 +22,7 @@ from tests.support.raw import batch, fetch_request, produce_request
 from onceflow.broker import connection
 from onceflow.broker.connection import Connection
 from onceflow.broker.node import Node
-from onceflow.clock import ManualClock
+from onceflow.clock import ManualClock, SystemClock
 from onceflow.config import BrokerConfig
 from onceflow.log.files import RealFileSystem
 from onceflow.wire import codec
@@ -85,7 +85,7 @@ class Broker:
     """One connection to a broker without sockets, whose disk is the kernel's business (`--durability os`)."""
 
     def __init__(self, directory: Path) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(SystemClock().now_ms())
         node = Node(RealFileSystem(), directory, BrokerConfig(given={}, fsync=False), self.clock)
         node.attach(asyncio.get_running_loop())
         if large_requests is not None:
@@ -133,6 +133,8 @@ async def _produce(broker: Broker, records: int) -> Work:
         for partition in range(PARTITIONS)
     ]
 
+    await _produced(broker, batch(*[b"x" * 100] * records), 0)
+
     async def work(count: int) -> None:
         for at in range(count):
             await broker.send(frames[at % PARTITIONS])
@@ -140,20 +142,33 @@ async def _produce(broker: Broker, records: int) -> Work:
     return work
 
 
+async def _produced(broker: Broker, records: bytes, partition: int, transactional_id: str | None = None) -> None:
+    request = produce_request(TOPIC, records, partition=partition, transactional_id=transactional_id)
+    answer = await broker.ask(request, 11)
+    _check(answer.responses[0].partition_responses[0])
+
+
+def _check(answered: Any) -> None:
+    if answered.error_code:
+        raise SystemExit(f"What is to be counted was refused: {answered}")
+
+
 async def _fetch(broker: Broker, max_bytes: int) -> Work:
     for _ in range(100):
         for partition in range(PARTITIONS):
-            await broker.ask(produce_request(TOPIC, batch(*[b"x" * 100] * 100), partition=partition), 11)
-    frames = [
-        broker.frame(
-            fetch_request(
-                TOPIC, at * 100, partition=partition, partition_max_bytes=max_bytes, max_wait_ms=0, isolation_level=1
-            ),
-            12,
+            await _produced(broker, batch(*[b"x" * 100] * 100), partition)
+    requests = [
+        fetch_request(
+            TOPIC, at * 100, partition=partition, partition_max_bytes=max_bytes, max_wait_ms=0, isolation_level=1
         )
         for at in range(50)
         for partition in range(PARTITIONS)
     ]
+    fetched = (await broker.ask(requests[0], 12)).responses[0].partitions[0]
+    _check(fetched)
+    if len(fetched.records) < max_bytes // 2:
+        raise SystemExit(f"Only {len(fetched.records)} bytes were fetched.")
+    frames = [broker.frame(request, 12) for request in requests]
 
     async def work(count: int) -> None:
         for at in range(count):
@@ -190,8 +205,7 @@ async def _commit(broker: Broker) -> Work:
                 await asyncio.sleep(0)
             records = batch(b"x" * 100, producer=identity, sequence=sequence, transactional=True)
             sequence += 1
-            produced = produce_request(TOPIC, records, transactional_id="measured")
-            await broker.send(broker.frame(produced, 11))
+            await _produced(broker, records, 0, "measured")
             await broker.send(end)
 
     return work
@@ -210,6 +224,8 @@ async def _offsets(broker: Broker) -> Work:
         topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
     )
     frame = broker.frame(request, 8)
+    for committed in (await broker.ask(request, 8)).topics[0].partitions:
+        _check(committed)
 
     async def work(count: int) -> None:
         for _ in range(count):
