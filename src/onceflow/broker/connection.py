@@ -70,6 +70,39 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class Connection(asyncio.BufferedProtocol):
+    __slots__ = (
+        "_admission",
+        "_began_at",
+        "_buffer",
+        "_came_at",
+        "_door",
+        "_fd",
+        "_filled",
+        "_frame_began_at",
+        "_frame_max",
+        "_held_by",
+        "_is_due",
+        "_memory",
+        "_node",
+        "_on_lost",
+        "_open",
+        "_peer",
+        "_reading_paused",
+        "_setup_timer",
+        "_start",
+        "_starved",
+        "_stopping",
+        "_transport",
+        "_turn_s",
+        "_usual_size",
+        "_view",
+        "_waiting",
+        "_write_paused",
+        "_write_paused_at",
+        "last_active",
+        "reader",
+    )
+
     def __init__(
         self,
         node: Node,
@@ -99,6 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_due = False
         self._starved = False
         self._held_by: Deferred | None = None
+        self._began_at = 0.0
         # Where requests are not divided, as in a simulation, the clock on the wall decides nothing.
         self._turn_s = TURN_S if node.large_requests is not None else float("inf")
         self._frame_began_at = 0.0
@@ -227,20 +261,24 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the whole frames in the buffer, as long as there is room for the answers and nobody else's turn."""
         self._is_due = False
         left_of_turn = TURN_MAX
-        turn_ends_at = perf_counter() + self._turn_s
+        turn_ends_at = 0.0
         while self._transport is not None and not self._transport.is_closing():
             if self._write_paused or self._stopping or len(self._waiting) >= PENDING_MAX or self._is_held:
                 self._pause_reading()
                 return
-            if left_of_turn == 0 or perf_counter() > turn_ends_at:
+            if self._filled == self._start:
+                break  # which is usual: one request at a time
+            if turn_ends_at and (left_of_turn == 0 or perf_counter() > turn_ends_at):
                 self._pause_reading()
                 self._serve_soon()
                 return
-            left_of_turn -= 1
             frame = self._next_frame()
             if frame is None:
                 break
+            left_of_turn -= 1
             self._handle(frame)
+            if not turn_ends_at:
+                turn_ends_at = self._began_at + self._turn_s
         else:
             return
         self._make_room()
@@ -348,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
     # Requests and answers
 
     def _handle(self, frame: memoryview) -> None:
-        began = perf_counter()
+        began = self._began_at = perf_counter()
         try:
             if self._admission is not None and self._admission.expects_token:
                 header = UNNAMED
