@@ -18,6 +18,7 @@ A *protocol outcome* travels as `ErrorCode` (raised as `ProtocolError` inside th
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 __all__ = [
     "BrokerStartError",
@@ -218,12 +219,20 @@ class ErrorCode(enum.IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, True
 
 
+MESSAGE_MAX: Final = 2000
+
+
 class ProtocolError(OnceflowError):
-    """An outcome with a wire code, raised inside the broker and answered to the client."""
+    """An outcome with a wire code, raised inside the broker and answered to the client.
+
+    Of a longer message the middle is left out: what it quotes may be too long for an answer.
+    """
 
     def __init__(
         self, code: ErrorCode, message: str | None = None, record_errors: tuple[tuple[int, str], ...] = ()
     ) -> None:
+        if message is not None and len(message) > MESSAGE_MAX:
+            message = f"{message[: MESSAGE_MAX // 2]}[...]{message[-MESSAGE_MAX // 2 :]}"
         super().__init__(message or code.name)
         self.code = code
         self.message = message

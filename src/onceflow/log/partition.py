@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 from onceflow.clock import Clock
 from onceflow.config import TopicConfig
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
+from onceflow.log import by_time
 from onceflow.log.aborted import AbortedTransaction
 from onceflow.log.files import File, FileSlice, FileSystem
 from onceflow.log.recovery import SNAPSHOT_SUFFIX, Recovered, recover, snapshots
@@ -44,9 +45,9 @@ from onceflow.wire.batch import (
     read_header,
     stamp_append_time,
 )
-from onceflow.wire.records import EndTxnMarker, build_batch, read_records
+from onceflow.wire.records import EndTxnMarker, build_batch
 
-__all__ = ["Appended", "Checkpoint", "Flush", "PartitionLog", "TimestampedOffset"]
+__all__ = ["Appended", "Checkpoint", "Flush", "PartitionLog"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,14 +64,6 @@ class Appended(NamedTuple):
     append_time_ms: int
     """The broker's stamp, or -1 where the records keep their own."""
     repeated: bool
-
-
-class TimestampedOffset(NamedTuple):
-    timestamp: int
-    offset: int
-
-
-NOTHING_FOUND: Final = TimestampedOffset(-1, -1)
 
 
 @dataclass(slots=True)
@@ -606,47 +599,13 @@ class PartitionLog:
             self._stable_at = (offset, segment, found[0])
         return segment, self._stable_at[2]
 
-    # Finding by time
+    # Finding by time, see `log.by_time`
 
-    # As in Kafka, markers are records here too, and a limit (the last stable offset) does not change what is searched:
-    # what is found at or above it counts as nothing found, even if there would be another one below.
+    def first_offset_at(self, timestamp: int, limit: int | None = None) -> by_time.Steps:
+        return by_time.first_offset_at(self._readable_from(self.start_offset), timestamp, self.start_offset, limit)
 
-    def first_offset_at(self, timestamp: int, limit: int | None = None) -> TimestampedOffset:
-        """The first record with at least this timestamp, if it is below the limit."""
-        for segment, end in self._readable_from(self.start_offset):
-            if segment.newest[0] < timestamp:
-                continue
-            start = segment.offset_index.position_for(segment.time_index.offset_before(timestamp))
-            for position, header in segment.headers(start, end, peek=True):
-                if limit is not None and header.base_offset >= limit:
-                    return NOTHING_FOUND
-                if header.max_timestamp < timestamp:
-                    continue
-                for record in read_records(segment.log.read(position, header.size)):
-                    if record.timestamp >= timestamp and record.offset >= self.start_offset:
-                        return _below(limit, TimestampedOffset(record.timestamp, record.offset))
-        return NOTHING_FOUND
-
-    def offset_of_newest(self, limit: int | None = None) -> TimestampedOffset:
-        """The record with the largest timestamp, the first of them if there are several; if it is below the limit."""
-        best = NOTHING_FOUND
-        for segment, end in self._readable_from(self.start_offset):
-            timestamp, offset = segment.newest
-            if timestamp <= best.timestamp:
-                continue
-            found = segment.locate(offset, end)
-            if found is not None and found[1].base_offset >= self.start_offset and found[1].count:
-                candidates = iter((found,))
-            else:  # the newest of the segment is not there any more, or not readable yet: look at each
-                start = segment.offset_index.position_for(self.start_offset)
-                candidates = segment.headers(start, end, peek=True)
-            for position, header in candidates:
-                if header.max_timestamp <= best.timestamp:
-                    continue
-                for record in read_records(segment.log.read(position, header.size)):
-                    if record.timestamp > best.timestamp and record.offset >= self.start_offset:
-                        best = TimestampedOffset(record.timestamp, record.offset)
-        return _below(limit, best)
+    def offset_of_newest(self, limit: int | None = None) -> by_time.Steps:
+        return by_time.offset_of_newest(self._readable_from(self.start_offset), self.start_offset, limit)
 
     # Letting go of the old
 
@@ -743,7 +702,3 @@ class PartitionLog:
                 f"{path} does not hold an offset; write the offset into it from which the log is to be read."
             )
         return int(text)
-
-
-def _below(limit: int | None, found: TimestampedOffset) -> TimestampedOffset:
-    return found if limit is None or found.offset < limit else NOTHING_FOUND

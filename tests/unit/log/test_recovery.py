@@ -15,6 +15,7 @@ from onceflow.log.memory_files import MemoryFile, MemoryFileSystem, SimulatedCra
 from onceflow.log.partition import PartitionLog
 from onceflow.log.recovery import offsets_of, recover, snapshots
 from onceflow.log.segment import file_name
+from onceflow.steps import at_once
 from onceflow.wire.batch import read_header
 from tests.unit.log.support import (
     DIRECTORY,
@@ -107,9 +108,9 @@ def check_found(log: PartitionLog) -> None:
     for header, batch in found:
         for offset in range(max(header.base_offset, log.start_offset), header.last_offset + 1):
             assert log.read(offset, 1) == batch
-        assert log.first_offset_at(header.max_timestamp).offset == header.base_offset
+        assert at_once(log.first_offset_at(header.max_timestamp)).offset == header.base_offset
     if found:
-        assert log.offset_of_newest().offset == found[-1][0].base_offset
+        assert at_once(log.offset_of_newest()).offset == found[-1][0].base_offset
         for header, _ in found[-5:]:
             again = append(log, make_batch(producer=(1, 0, header.base_sequence), value=b"xxx"))
             assert again == (header.base_offset, -1, True)
@@ -543,7 +544,7 @@ def test_indexes_that_know_more_than_is_left_of_the_log_are_cut() -> None:
     change(files, 6, LOG, lambda data: data[: batch_size()])
     log = open_log(files, SMALL)
     assert numbers(log) == list(range(7))
-    assert log.offset_of_newest() == (T0 + 6, 6)
+    assert at_once(log.offset_of_newest()) == (T0 + 6, 6)
     check_usable(log)
 
 
@@ -581,7 +582,7 @@ def test_an_entry_of_a_time_that_was_torn_in_an_unfinished_checkpoint_is_dropped
     change(files, 0, TIMES, lambda data: data + struct.pack(">qi", T0 + 100, 2))
     log = open_log(files, ROOMY)
     assert (log.end_offset, log.recovered.checkpoint) == (4, 4)
-    assert log.offset_of_newest() == (T0 + 50, 1)
+    assert at_once(log.offset_of_newest()) == (T0 + 50, 1)
     assert log.active.newest == (T0 + 50, 1)
 
 
