@@ -20,13 +20,13 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from onceflow.broker.partition import Partition
 from onceflow.clock import Clock
-from onceflow.config import BrokerConfig
+from onceflow.config import BrokerConfig, TopicConfig
 from onceflow.errors import ConfigError, CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.files import FileSystem
 from onceflow.log.partition import PartitionLog
@@ -220,7 +220,35 @@ class Topics:
         except StorageError:
             topic.overrides = before
             raise
-        config = self._config.topic(topic.overrides)
+        self._take_over(topic, self._config.topic(topic.overrides))
+
+    def follow(self, config: BrokerConfig) -> Generator[int, None, None]:
+        """Have all topics go by other settings of the broker where they have none of their own; in steps, as there may
+        be many topics. If whoever asked for it goes away, the rest is done at once."""
+        self._config = config
+        known: dict[frozenset[tuple[str, str]], TopicConfig] = {}
+        remaining = iter(tuple(self))
+
+        def one_more(topic: Topic) -> None:
+            nonlocal config
+            if self._config is not config:  # changed again between two steps
+                config = self._config
+                known.clear()
+            own = frozenset(topic.overrides.items())
+            if own not in known:
+                known[own] = config.topic(topic.overrides)
+            self._take_over(topic, known[own])
+
+        try:
+            for topic in remaining:
+                one_more(topic)
+                yield 0
+        finally:
+            for topic in remaining:
+                one_more(topic)
+
+    @staticmethod
+    def _take_over(topic: Topic, config: TopicConfig) -> None:
         for partition in topic.partitions:
             partition.log.config = config
 
