@@ -85,6 +85,14 @@ def check_name(name: str) -> None:
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name {name!r} is illegal: {reason}.")
 
 
+def check_not_too_many(partitions: int) -> None:
+    """Raise `ProtocolError`, with the code of Kafka's own limit for a request, which is the same."""
+    if partitions > PARTITIONS_MAX:
+        raise ProtocolError(
+            ErrorCode.POLICY_VIOLATION, f"A topic may have {PARTITIONS_MAX} partitions, and not {partitions}."
+        )
+
+
 class Topics:
     """All topics of a broker, by name and by id."""
 
@@ -149,10 +157,9 @@ class Topics:
                 raise ProtocolError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}."
                 )
-        if not 0 < partitions <= PARTITIONS_MAX:
-            raise ProtocolError(
-                ErrorCode.INVALID_PARTITIONS, f"The number of partitions must be from 1 to {PARTITIONS_MAX}."
-            )
+        if partitions <= 0:
+            raise ProtocolError(ErrorCode.INVALID_PARTITIONS, "The number of partitions must be larger than 0.")
+        check_not_too_many(partitions)
         self._check_config(overrides)
 
     def create(self, name: str, partitions: int, overrides: Mapping[str, str]) -> Topic:
