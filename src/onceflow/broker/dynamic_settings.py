@@ -11,6 +11,7 @@ leaves the settings as they were or as they were to be. As in Kafka they go befo
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from onceflow.errors import ConfigError, CorruptLog, ErrorCode, ProtocolError
 from onceflow.log.files import FileSystem
 
 __all__ = ["DynamicSettings", "changed"]
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
 THIS_BROKER: Final = "this broker"
@@ -43,12 +46,21 @@ class DynamicSettings:
             content = json.loads(self._files.read_bytes(self._path))
             if content["version"] != FORMAT_VERSION:
                 raise ValueError(f"its format is {content['version']!r}, and this version reads {FORMAT_VERSION}")
-            return _checked(config, _texts(content[THIS_BROKER]), _texts(content[ALL_BROKERS]))
+            loaded = _checked(config, _texts(content[THIS_BROKER]), _texts(content[ALL_BROKERS]))
         except (ValueError, LookupError, TypeError, AttributeError, ConfigError) as error:
             raise CorruptLog(
                 f"{self._path} is damaged ({error}). Restore it from a backup of the directory, or remove it: then the "
                 "broker has the settings that it is given at start, and clients have to change theirs anew."
             ) from error
+        for name in config.given:
+            if loaded.text(name) != config.text(name):
+                logger.warning(
+                    "%s is %s, as a client has set it, and not %s, as given at start.",
+                    name,
+                    loaded.text(name),
+                    config.text(name),
+                )
+        return loaded
 
     def save(self, config: BrokerConfig) -> None:
         """Raises `StorageError`."""

@@ -75,6 +75,18 @@ def test_settings_are_there_after_a_restart_and_go_before_those_of_the_start(fil
     assert node_on(disk.kill()).config[RETENTION] == 1000
 
 
+def test_what_is_given_at_start_without_effect_is_said(
+    files: MemoryFileSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = node_on(files)
+    change(node, {RETENTION: "3000"})
+    change(node, {"log.segment.bytes": "2000"}, for_all=True)
+    assert caplog.text == ""
+    node_on(files.kill())
+    [said] = caplog.messages
+    assert said == "log.retention.ms is 3000, as a client has set it, and not 1000, as given at start."
+
+
 def test_a_crash_at_any_step_leaves_the_old_settings_or_the_new_ones(files: MemoryFileSystem) -> None:
     store = DynamicSettings(files, DIRECTORY)
     old, new = (changed(AT_START, {RETENTION: value}, for_all=False) for value in ("1", "2"))
