@@ -10,7 +10,7 @@ import base64
 import json
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +20,7 @@ from onceflow.broker.access import Authorizer
 from onceflow.broker.acls import Acls
 from onceflow.broker.chores import unless_it_fails
 from onceflow.broker.disk_trouble import DiskTrouble
+from onceflow.broker.dynamic_settings import DynamicSettings
 from onceflow.broker.features import Features
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.groups import Groups
@@ -65,7 +66,6 @@ class Node:
     def __init__(self, files: FileSystem, directory: Path, config: BrokerConfig, clock: Clock) -> None:
         self.files = files
         self.directory = directory
-        self.config = config
         self.clock = clock
         self.node_id: int = config["node.id"]
         self.fetch_max_bytes: int = config["fetch.max.bytes"]
@@ -74,6 +74,9 @@ class Node:
         self.meters = Meters()
         self.started_ms = clock.now_ms()
         self.cluster_id = self._open_directory()
+        self.dynamic_settings = DynamicSettings(files, directory)
+        self.config = config = self.dynamic_settings.load(config)
+        """Another object after every change."""
         self.authorizer: Authorizer | None = None
         """Who decides what clients may do; None lets everybody do everything."""
         if config["authorizer.class.name"]:
@@ -158,6 +161,15 @@ class Node:
     def state_log(self, topic: str) -> StateLog | None:
         """What keeps a coordinator's state in the topic of that name."""
         return {CONSUMER_OFFSETS: self.groups.log, TRANSACTION_STATE: self.transactions.log}.get(topic)
+
+    def configure(self, config: BrokerConfig) -> Generator[int, None, None]:
+        """Change the broker's settings, on disk first. Topics follow step by step.
+
+        Raises `StorageError` with nothing changed.
+        """
+        self.dynamic_settings.save(config)
+        self.config = config
+        yield from self.topics.follow(config)
 
     # Producers
 

@@ -20,13 +20,13 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from onceflow.broker.partition import Partition
 from onceflow.clock import Clock
-from onceflow.config import BrokerConfig
+from onceflow.config import BrokerConfig, TopicConfig
 from onceflow.errors import ConfigError, CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.files import FileSystem
 from onceflow.log.partition import PartitionLog
@@ -83,6 +83,14 @@ def check_name(name: str) -> None:
         reason = "it has a character other than ASCII letters, digits, '.', '_' and '-'"
     if reason:
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name {name!r} is illegal: {reason}.")
+
+
+def check_not_too_many(partitions: int) -> None:
+    """Raise `ProtocolError`, with the code of Kafka's own limit for a request, which is the same."""
+    if partitions > PARTITIONS_MAX:
+        raise ProtocolError(
+            ErrorCode.POLICY_VIOLATION, f"A topic may have {PARTITIONS_MAX} partitions, and not {partitions}."
+        )
 
 
 class Topics:
@@ -149,10 +157,9 @@ class Topics:
                 raise ProtocolError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}."
                 )
-        if not 0 < partitions <= PARTITIONS_MAX:
-            raise ProtocolError(
-                ErrorCode.INVALID_PARTITIONS, f"The number of partitions must be from 1 to {PARTITIONS_MAX}."
-            )
+        if partitions <= 0:
+            raise ProtocolError(ErrorCode.INVALID_PARTITIONS, "The number of partitions must be larger than 0.")
+        check_not_too_many(partitions)
         self._check_config(overrides)
 
     def create(self, name: str, partitions: int, overrides: Mapping[str, str]) -> Topic:
@@ -220,7 +227,35 @@ class Topics:
         except StorageError:
             topic.overrides = before
             raise
-        config = self._config.topic(topic.overrides)
+        self._take_over(topic, self._config.topic(topic.overrides))
+
+    def follow(self, config: BrokerConfig) -> Generator[int, None, None]:
+        """Have all topics go by other settings of the broker where they have none of their own; in steps, as there may
+        be many topics. If whoever asked for it goes away, the rest is done at once."""
+        self._config = config
+        known: dict[frozenset[tuple[str, str]], TopicConfig] = {}
+        remaining = iter(tuple(self))
+
+        def one_more(topic: Topic) -> None:
+            nonlocal config
+            if self._config is not config:  # changed again between two steps
+                config = self._config
+                known.clear()
+            own = frozenset(topic.overrides.items())
+            if own not in known:
+                known[own] = config.topic(topic.overrides)
+            self._take_over(topic, known[own])
+
+        try:
+            for topic in remaining:
+                one_more(topic)
+                yield 0
+        finally:
+            for topic in remaining:
+                one_more(topic)
+
+    @staticmethod
+    def _take_over(topic: Topic, config: TopicConfig) -> None:
         for partition in topic.partitions:
             partition.log.config = config
 

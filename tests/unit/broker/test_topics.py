@@ -202,10 +202,17 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(first: str, seco
     topics.create(second, 1, {})
 
 
-@pytest.mark.parametrize("partitions", [0, -1, PARTITIONS_MAX + 1])
-def test_a_number_of_partitions_that_cannot_be(partitions: int) -> None:
+@pytest.mark.parametrize(
+    ("partitions", "code"),
+    [
+        (0, ErrorCode.INVALID_PARTITIONS),
+        (-1, ErrorCode.INVALID_PARTITIONS),
+        (PARTITIONS_MAX + 1, ErrorCode.POLICY_VIOLATION),
+    ],
+)
+def test_a_number_of_partitions_that_cannot_be(partitions: int, code: ErrorCode) -> None:
     files, topics = furnished()
-    assert refusal(lambda: topics.create("new", partitions, {})) == ErrorCode.INVALID_PARTITIONS
+    assert refusal(lambda: topics.create("new", partitions, {})) == code
     assert folders(files) == ["a-0", "a-1", "b-0"]
 
 

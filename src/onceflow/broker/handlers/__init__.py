@@ -91,6 +91,7 @@ APIS: Final[dict[int, Api]] = {
     46: Api("k46_list_partition_reassignments", 0, 0),
     47: Api("k47_offset_delete", 0, 0, elements_max=20_000),
     48: Api("k48_describe_client_quotas", 0, 1),
+    49: Api("k49_alter_client_quotas", 0, 1, elements_max=20_000),
     50: Api("k50_describe_user_scram_credentials", 0, 0),
     51: Api("k51_alter_user_scram_credentials", 0, 0),
     55: Api("k55_describe_quorum", 0, 2),
