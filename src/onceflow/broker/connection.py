@@ -7,8 +7,9 @@ Invariants:
 - **Answers leave in the order of the requests.** A handler that has to wait returns a `Deferred`; later answers
   queue behind it.
 - **Everything is bounded**: the frame by `socket.request.max.bytes`, memory for large frames of all connections by
-  `queued.max.request.bytes`, answers in waiting by `PENDING_MAX`, bytes not yet taken by the client by the
-  transport's high-water mark; beyond that the connection is not read until there is room again.
+  `queued.max.request.bytes`, answers in waiting by `PENDING_MAX`, fetches that wait by `WEIGHT_MAX`, bytes not yet
+  taken by the client by the transport's high-water mark; beyond that the connection is not read until there is room
+  again. That it was closed meanwhile is found by `hang_ups`.
 - **Nobody waits for who sends much**: after `TURN_MAX` requests, or `TURN_S`, it is the others' turn. While a large
   request is worked on (`large_requests`), nothing else of its connection is served, and its frame stays as it is.
 - Where the listener asks for a login, `admission` has every request first. Until then nothing reaches a handler but
@@ -35,6 +36,7 @@ from onceflow.broker.admission import SASL_AUTHENTICATE, Admission, NotLoggedIn,
 from onceflow.broker.complaints import complain
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Peer
+from onceflow.broker.hang_ups import keep_alive
 from onceflow.broker.sending import send_with_files
 from onceflow.errors import MalformedMessage, UntoldFailure
 from onceflow.log.files import FileSlice
@@ -58,6 +60,10 @@ WRITE_BUFFER_HIGH: Final = 1 << 20
 """Bytes that a client has not taken yet, from which on its next requests have to wait."""
 PENDING_MAX: Final = 256
 """Answers in waiting per connection; clients keep a handful of requests in flight."""
+WEIGHT_MAX: Final = 1024
+"""Of fetches in waiting per connection, which is sixteen of them, or one of many partitions. Clients have one."""
+HUNG_UP_PATIENCE_S: Final = 30.0
+"""How long a client that sends nothing more is given until what it waits for has come."""
 TURN_MAX: Final = 64
 """Requests of one connection that are handled before others have their turn: a few milliseconds."""
 TURN_S: Final = 0.005
@@ -99,10 +105,15 @@ class Connection(asyncio.BufferedProtocol):
         self._is_due = False
         self._starved = False
         self._held_by: Deferred | None = None
+        self._weight = 0
+        """Of the fetches in waiting."""
+        self._hung_up_at = 0.0
         # Where requests are not divided, as in a simulation, the clock on the wall decides nothing.
         self._turn_s = TURN_S if node.large_requests is not None else float("inf")
         self._frame_began_at = 0.0
         self._fd = -1
+        """The socket, where it may be written to past the transport."""
+        self._socket: socket.socket | None = None
         self._door = door
         self._memory = None if door is None else door.strangers_memory if is_stranger else door.memory
         self._admission: Admission | None = None
@@ -123,6 +134,8 @@ class Connection(asyncio.BufferedProtocol):
             if transport.get_extra_info("sslcontext") is None:
                 self._fd = sock.fileno()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(sock)
+            self._socket = sock
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         self._open.add(self)
         if self._door is not None:
@@ -184,6 +197,23 @@ class Connection(asyncio.BufferedProtocol):
             return self.last_active < moment
         return self._write_paused and self._write_paused_at < moment
 
+    # Closes that are not read, see `hang_ups`
+
+    @property
+    def unread_fd(self) -> int:
+        is_unread = self._reading_paused and self._waiting and not (self._write_paused or self._stopping)
+        if not is_unread or self._is_held or self._socket is None:
+            return -1
+        return -1 if self._transport is None or self._transport.is_closing() else self._socket.fileno()
+
+    def has_hung_up(self, now: float) -> None:
+        if not self._hung_up_at:
+            self._hung_up_at = now
+            for slot in tuple(self._waiting):
+                slot.hurry()
+        elif now - self._hung_up_at > HUNG_UP_PATIENCE_S:
+            self.abort()
+
     # Who it is
 
     def _ask_who_comes(self, door: Door, transport: asyncio.Transport) -> None:
@@ -229,7 +259,13 @@ class Connection(asyncio.BufferedProtocol):
         left_of_turn = TURN_MAX
         turn_ends_at = perf_counter() + self._turn_s
         while self._transport is not None and not self._transport.is_closing():
-            if self._write_paused or self._stopping or len(self._waiting) >= PENDING_MAX or self._is_held:
+            if (
+                self._write_paused
+                or self._stopping
+                or self._weight >= WEIGHT_MAX
+                or len(self._waiting) >= PENDING_MAX
+                or self._is_held
+            ):
                 self._pause_reading()
                 return
             if left_of_turn == 0 or perf_counter() > turn_ends_at:
@@ -382,12 +418,16 @@ class Connection(asyncio.BufferedProtocol):
         if answer.holds:
             self._held_by = answer
             answer.on_release = self._released
+        self._weight += answer.weight
         slot = _Slot(header, answer)
         self._waiting.append(slot)
         answer.when_done(partial(self._settled, header.api_key, began, answer))
+        if self._hung_up_at:
+            slot.hurry()
 
     def _settled(self, api_key: int, began: float, answer: Deferred) -> None:
         self._node.meters.request(api_key, perf_counter() - began - answer.parked_s)
+        self._weight -= answer.weight
         if answer is self._held_by:
             self._held_by = None
         if answer.error is not None:
@@ -396,6 +436,8 @@ class Connection(asyncio.BufferedProtocol):
         self._send_settled()
 
     def _released(self) -> None:
+        if self._held_by is not None:
+            self._weight += self._held_by.weight
         self._held_by = None
         self._serve_soon()
 
@@ -418,7 +460,7 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(first.answer, Deferred):
                 if not first.answer.is_done:
                     break
-                answer = first.answer.result
+                answer = first.answer.result if first.answer.make is None else self._made(first.answer.make)
             else:
                 answer = first.answer
             self._waiting.popleft()
@@ -427,6 +469,14 @@ class Connection(asyncio.BufferedProtocol):
             sent = True
         if sent and self._reading_paused:
             self._serve_soon()
+
+    def _made(self, make: Callable[[], Answer]) -> Answer | None:
+        try:
+            return make()
+        except Exception:
+            logger.exception("An answer could not be made; its connection is closed.")
+            self.close()
+            return None
 
     def _send(self, header: RequestHeader, answer: Answer) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -438,7 +488,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(_LENGTH.pack(len(head) + len(message)) + head + message)
             return
         try:
-            parts = encode_parts(message, version)
+            parts = message if isinstance(message, list) else encode_parts(message, version)
         except ValueError:
             logger.exception("An answer could not be encoded; its connection is closed.")
             self.close()

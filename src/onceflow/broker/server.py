@@ -26,6 +26,8 @@ from onceflow.broker.chores import every, unless_it_fails
 from onceflow.broker.connection import Connection
 from onceflow.broker.disk_trouble import LOOK_S
 from onceflow.broker.doors import Door, Doorkeeper, limits_by_address
+from onceflow.broker.hang_ups import LOOK_S as HANG_UPS_LOOK_S
+from onceflow.broker.hang_ups import look_for_hang_ups
 from onceflow.broker.large_requests import LargeRequests
 from onceflow.broker.listeners import Listener, advertised, bind
 from onceflow.broker.node import Node
@@ -258,6 +260,7 @@ def _chores(node: Node, connections: set[Connection]) -> list[Awaitable[None]]:
             lambda: _checkpoint(node, False),
         ),
         every(LOOK_S, "Looking after the disk", node.disk_trouble.look_again),
+        every(HANG_UPS_LOOK_S, "Looking for connections that were closed", lambda: look_for_hang_ups(connections)),
         every(ROLL_CHECK_S, "Writing checkpoints of sealed segments", lambda: _checkpoint(node, True)),
     ]
     if config["log.cleaner.enable"]:
