@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from onceflow.broker import handlers
 from onceflow.broker.admission import PasswordChecks
+from onceflow.broker.answer_memory import AnswerMemory
 from onceflow.broker.chores import every, unless_it_fails
 from onceflow.broker.connection import Connection
 from onceflow.broker.disk_trouble import LOOK_S
@@ -158,6 +159,7 @@ def _doors(listeners: Sequence[Listener], config: BrokerConfig, opened: contextl
     shared = Door(
         memory=memory,
         strangers_memory=RequestMemory(max(STRANGERS_MEMORY, config["sasl.server.max.receive.size"])),
+        answer_memory=AnswerMemory(),
         setup_timeout_s=config["socket.connection.setup.timeout.ms"] / 1000,
     )
     return [
