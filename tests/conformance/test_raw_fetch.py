@@ -154,6 +154,47 @@ def test_a_waiting_fetch_is_told_when_its_topic_is_deleted(wire: Wire, topic: st
     assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+# --- many partitions
+
+
+def test_a_partition_that_is_named_twice_is_answered_once_as_it_was_named_last(wire: Wire, five_batches: str) -> None:
+    request = fetch_request(five_batches, 0, max_wait_ms=0)
+    [topic] = request.topics
+    last = FetchPartition(partition=0, current_leader_epoch=-1, fetch_offset=8, partition_max_bytes=50_000_000)
+    topic.partitions = [*topic.partitions, *topic.partitions, last]
+    [answered] = wire.ask(request, 12).responses
+    [answer] = answered.partitions
+    assert [header.base_offset for header, _ in batches(answer.records)] == [8]
+
+
+def test_a_topic_that_is_named_twice_is_answered_once_for_each_partition(wire: Wire, new_name) -> None:
+    name = new_name()
+    wire.create_topic(name, partitions=2)
+    parts = [FetchPartition(partition=at, current_leader_epoch=-1, partition_max_bytes=1000) for at in range(2)]
+    topics = [FetchTopic(topic=name, partitions=each) for each in ([parts[0]], [parts[1]], parts)]
+    request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics)
+    answers = wire.ask(request, 12).responses
+    assert [(topic.topic, part.partition_index) for topic in answers for part in topic.partitions] == [
+        (name, 0),
+        (name, 1),
+    ]
+
+
+def test_large_batches_come_with_hundreds_of_partitions(wire: Wire, new_name) -> None:
+    name = new_name()
+    wire.create_topic(name, partitions=600)
+    value = b"v" * 100_000
+    assert wire.produce(name, batch(value), partition=577).error_code == ErrorCode.NONE
+    request = fetch_request(name, 0, max_wait_ms=0)
+    request.topics[0].partitions = [
+        FetchPartition(partition=at, current_leader_epoch=-1, partition_max_bytes=1_000_000) for at in range(600)
+    ]
+    [topic] = wire.ask(request, 12).responses
+    assert sorted(part.partition_index for part in topic.partitions) == list(range(600))
+    [records] = [part.records for part in topic.partitions if part.records]
+    assert value in bytes(records)
+
+
 # --- sessions (KIP-227)
 
 

@@ -7,8 +7,11 @@ Invariants:
 - **Answers leave in the order of the requests.** A handler that has to wait returns a `Deferred`; later answers
   queue behind it.
 - **Everything is bounded**: the frame by `socket.request.max.bytes`, memory for large frames of all connections by
-  `queued.max.request.bytes`, answers in waiting by `PENDING_MAX`, bytes not yet taken by the client by the
-  transport's high-water mark; beyond that the connection is not read until there is room again.
+  `queued.max.request.bytes`, answers in waiting by `PENDING_MAX`, fetches that wait by `WEIGHT_MAX`, bytes not yet
+  taken by the client by `WRITE_BUFFER_HIGH`; beyond that the connection is not read until there is room again. That it
+  was closed meanwhile is found by `hang_ups`. Large answers of all connections are bounded by `answer_memory`.
+- What is large or in files is `Unsent` until the socket takes it. While there is any, nothing else is sent, no request
+  is handled, and the connection is closed only after it, or at once if need be.
 - **Nobody waits for who sends much**: after `TURN_MAX` requests, or `TURN_S`, it is the others' turn. While a large
   request is worked on (`large_requests`), nothing else of its connection is served, and its frame stays as it is.
 - Where the listener asks for a login, `admission` has every request first. Until then nothing reaches a handler but
@@ -35,11 +38,13 @@ from onceflow.broker.admission import SASL_AUTHENTICATE, Admission, NotLoggedIn,
 from onceflow.broker.complaints import complain
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Peer
-from onceflow.broker.sending import send_with_files
-from onceflow.errors import MalformedMessage, UntoldFailure
+from onceflow.broker.hang_ups import keep_alive
+from onceflow.broker.sending import SENT_AT_ONCE_MAX, Unsent, memory_of
+from onceflow.errors import MalformedMessage, StorageError, UntoldFailure
 from onceflow.log.files import FileSlice
 from onceflow.monitor.meters import Reader
 from onceflow.wire.codec import RequestHeader, encode_parts, read_request_header, response_header
+from onceflow.wire.schema import Buffer, Message
 
 if TYPE_CHECKING:
     from onceflow.broker.doors import Door
@@ -54,10 +59,14 @@ STRANGERS_BUFFER_SIZE: Final = 4 * 1024
 """Until the login is done: many may come who never log in."""
 BUFFER_KEPT: Final = 2 * 1024 * 1024
 """A buffer that grew beyond this for one large request is given back after it."""
-WRITE_BUFFER_HIGH: Final = 1 << 20
+WRITE_BUFFER_HIGH: Final = 256 * 1024
 """Bytes that a client has not taken yet, from which on its next requests have to wait."""
 PENDING_MAX: Final = 256
 """Answers in waiting per connection; clients keep a handful of requests in flight."""
+WEIGHT_MAX: Final = 1024
+"""Of fetches in waiting per connection, which is sixteen of them, or one of many partitions. Clients have one."""
+HUNG_UP_PATIENCE_S: Final = 30.0
+"""How long a client that sends nothing more is given until what it waits for has come."""
 TURN_MAX: Final = 64
 """Requests of one connection that are handled before others have their turn: a few milliseconds."""
 TURN_S: Final = 0.005
@@ -72,31 +81,39 @@ _LENGTH: Final = struct.Struct(">i")
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_admission",
+        "_answer_memory",
         "_began_at",
         "_buffer",
         "_came_at",
+        "_closes",
         "_door",
         "_fd",
         "_filled",
         "_frame_began_at",
         "_frame_max",
         "_held_by",
+        "_holds_memory",
+        "_hung_up_at",
         "_is_due",
         "_memory",
         "_node",
         "_on_lost",
         "_open",
         "_peer",
+        "_queued",
         "_reading_paused",
         "_setup_timer",
+        "_socket",
         "_start",
         "_starved",
         "_stopping",
         "_transport",
         "_turn_s",
+        "_unsent",
         "_usual_size",
         "_view",
         "_waiting",
+        "_weight",
         "_write_paused",
         "_write_paused_at",
         "last_active",
@@ -127,17 +144,30 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._reading_paused = False
         self._write_paused_at = 0.0
+        """When the client has last taken something of what made us wait."""
+        self._unsent: Unsent | None = None
+        self._closes = False
+        """To be closed when all is sent."""
+        self._queued = 0
+        """Bytes of answers that are there and have to wait for one that is not."""
+        self._holds_memory = False
         self._came_at = came_at
         self._stopping = False
         self._is_due = False
         self._starved = False
         self._held_by: Deferred | None = None
         self._began_at = 0.0
+        self._weight = 0
+        """Of the fetches in waiting."""
+        self._hung_up_at = 0.0
         # Where requests are not divided, as in a simulation, the clock on the wall decides nothing.
         self._turn_s = TURN_S if node.large_requests is not None else float("inf")
         self._frame_began_at = 0.0
         self._fd = -1
+        """The socket, where it may be written to past the transport."""
+        self._socket: socket.socket | None = None
         self._door = door
+        self._answer_memory = None if door is None else door.answer_memory
         self._memory = None if door is None else door.strangers_memory if is_stranger else door.memory
         self._admission: Admission | None = None
         self._setup_timer: asyncio.TimerHandle | None = None
@@ -157,7 +187,10 @@ class Connection(asyncio.BufferedProtocol):
             if transport.get_extra_info("sslcontext") is None:
                 self._fd = sock.fileno()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(sock)
+            self._socket = sock
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        self._unsent = Unsent(transport, self._fd)
         self._open.add(self)
         if self._door is not None:
             self._ask_who_comes(self._door, transport)
@@ -171,6 +204,10 @@ class Connection(asyncio.BufferedProtocol):
             self._setup_timer.cancel()
         if self._memory is not None:
             self._memory.release(self)
+        if self._answer_memory is not None:
+            self._answer_memory.release(self)
+        if self._unsent is not None:
+            self._unsent.drop()
         for slot in self._waiting:
             slot.cancel()
         self._waiting.clear()
@@ -184,16 +221,25 @@ class Connection(asyncio.BufferedProtocol):
         self._serve()
 
     def pause_writing(self) -> None:
+        if self._unsent is not None:
+            self._unsent.is_paused = True
         self._write_paused = True
         self._write_paused_at = time.monotonic()
 
     def resume_writing(self) -> None:
-        self._write_paused = False
-        self._send_settled()
-        self._serve()
+        self._write_paused_at = time.monotonic()
+        if self._unsent is not None:
+            self._unsent.is_paused = False
+            if self._unsent:
+                self._send_more()
+        if not self._unsent:
+            self._has_sent()
 
     def close(self) -> None:
-        if self._transport is not None:
+        """When what is left for it has been taken."""
+        if self._unsent:
+            self._closes = True
+        elif self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
@@ -210,13 +256,30 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        return not self._waiting
+        return not self._waiting and not self._unsent
 
     def takes_nothing_since(self, moment: float) -> bool:
         """Whether answers have been waiting for the client since then, or the goodbye has, and it takes neither."""
         if self._transport is not None and self._transport.is_closing():
             return self.last_active < moment
         return self._write_paused and self._write_paused_at < moment
+
+    # Closes that are not read, see `hang_ups`
+
+    @property
+    def unread_fd(self) -> int:
+        is_unread = self._reading_paused and self._waiting and not (self._write_paused or self._stopping)
+        if not is_unread or self._is_held or self._socket is None:
+            return -1
+        return -1 if self._transport is None or self._transport.is_closing() else self._socket.fileno()
+
+    def has_hung_up(self, now: float) -> None:
+        if not self._hung_up_at:
+            self._hung_up_at = now
+            for slot in tuple(self._waiting):
+                slot.hurry()
+        elif now - self._hung_up_at > HUNG_UP_PATIENCE_S:
+            self.abort()
 
     # Who it is
 
@@ -263,7 +326,14 @@ class Connection(asyncio.BufferedProtocol):
         left_of_turn = TURN_MAX
         turn_ends_at = 0.0
         while self._transport is not None and not self._transport.is_closing():
-            if self._write_paused or self._stopping or len(self._waiting) >= PENDING_MAX or self._is_held:
+            if (
+                self._write_paused
+                or self._stopping
+                or self._weight >= WEIGHT_MAX
+                or self._queued > WRITE_BUFFER_HIGH
+                or len(self._waiting) >= PENDING_MAX
+                or self._is_held
+            ):
                 self._pause_reading()
                 return
             if self._filled == self._start:
@@ -413,27 +483,35 @@ class Connection(asyncio.BufferedProtocol):
             if answer is None:
                 return
             if self._waiting:
-                self._waiting.append(_Slot(header, answer))
+                self._queue(header, answer)
             else:
                 self._send(header, answer)
             return
         if answer.holds:
             self._held_by = answer
             answer.on_release = self._released
+        self._weight += answer.weight
         slot = _Slot(header, answer)
         self._waiting.append(slot)
-        answer.when_done(partial(self._settled, header.api_key, began, answer))
+        answer.when_done(partial(self._settled, header.api_key, began, answer, slot if answer.holds else None))
+        if self._hung_up_at:
+            slot.hurry()
 
-    def _settled(self, api_key: int, began: float, answer: Deferred) -> None:
+    def _settled(self, api_key: int, began: float, answer: Deferred, large: _Slot | None) -> None:
         self._node.meters.request(api_key, perf_counter() - began - answer.parked_s)
+        self._weight -= answer.weight
         if answer is self._held_by:
             self._held_by = None
         if answer.error is not None:
             self._refuse(answer.error)
             return
+        if large is not None and answer.result is not None and not isinstance(answer.result.message, Message):
+            self._has_size(large, answer.result.message)
         self._send_settled()
 
     def _released(self) -> None:
+        if self._held_by is not None:
+            self._weight += self._held_by.weight
         self._held_by = None
         self._serve_soon()
 
@@ -451,41 +529,155 @@ class Connection(asyncio.BufferedProtocol):
         served from here: that would begin a second request before the first one is through.
         """
         sent = False
-        while self._waiting and not self._write_paused:
+        while self._waiting and not self._write_paused and not self._closes:
             first = self._waiting[0]
             if isinstance(first.answer, Deferred):
                 if not first.answer.is_done:
                     break
-                answer = first.answer.result
+                answer = first.answer.result if first.answer.make is None else self._made(first.answer.make)
             else:
                 answer = first.answer
             self._waiting.popleft()
+            if first.size:
+                self._queued -= first.size
+                self._note_memory()
             if answer is not None:
                 self._send(first.header, answer)
             sent = True
         if sent and self._reading_paused:
             self._serve_soon()
 
+    def _made(self, make: Callable[[], Answer]) -> Answer | None:
+        try:
+            return make()
+        except Exception:
+            logger.exception("An answer could not be made; its connection is closed.")
+            self.close()
+            return None
+
     def _send(self, header: RequestHeader, answer: Answer) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing() or self._closes:
             return
-        version = answer.version if answer.version is not None else header.api_version
         message = answer.message
+        version = answer.version if answer.version is not None else header.api_version
         head = b"" if type(message) is Token else response_header(header.api_key, version, header.correlation_id)
         if isinstance(message, bytes):
-            self._transport.write(_LENGTH.pack(len(head) + len(message)) + head + message)
+            if len(message) > SENT_AT_ONCE_MAX:
+                self._send_large([_LENGTH.pack(len(head) + len(message)) + head, message])
+            else:
+                self._transport.write(_LENGTH.pack(len(head) + len(message)) + head + message)
             return
+        if isinstance(message, list):
+            parts = message
+        elif (encoded := self._encoded(message, version)) is not None:
+            parts = encoded
+        else:
+            return
+        size = sum(map(len, parts))
+        parts = [_LENGTH.pack(len(head) + size), head, *parts]
+        if size > SENT_AT_ONCE_MAX or any(isinstance(part, FileSlice) for part in parts):
+            self._send_large(parts)
+        else:
+            self._transport.write(b"".join(parts))
+
+    def _encoded(self, message: Message, version: int) -> list[Buffer] | None:
         try:
-            parts = encode_parts(message, version)
+            return encode_parts(message, version)
         except ValueError:
             logger.exception("An answer could not be encoded; its connection is closed.")
             self.close()
+            return None
+
+    # What is not small, see `sending` and `answer_memory`
+
+    def _send_large(self, parts: list[Buffer]) -> None:
+        assert self._unsent is not None
+        assert self._transport is not None
+        self._unsent.add(parts)
+        if self._unsent.goes_at_once():
             return
-        parts = [_LENGTH.pack(len(head) + sum(map(len, parts))), head, *parts]
-        if any(isinstance(part, FileSlice) for part in parts):
-            send_with_files(self._transport, self._fd, parts)
-        else:
-            self._transport.write(b"".join(parts))
+        # Whatever the transport holds means that the socket is full; that it is not any more is what we wait for.
+        self._transport.set_write_buffer_limits(high=0)
+        self._send_more()
+        if self._unsent:
+            self._pause_reading()  # a client that sends nothing more, and waits for its answers, is not gone
+        elif not self._unsent.is_paused:
+            self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+
+    def _send_more(self) -> None:
+        unsent = self._unsent
+        assert unsent is not None
+        try:
+            is_turn_over = not unsent.go_on()
+        except (StorageError, OSError) as error:  # the segment was removed meanwhile, or the client is gone
+            logger.info("A connection was closed in the middle of an answer: %s", error)
+            self.abort()
+            return
+        if unsent:
+            self._write_paused = True
+            self._write_paused_at = time.monotonic()
+            if is_turn_over:
+                asyncio.get_running_loop().call_soon(self._send_on)
+        self._note_memory()
+
+    def _send_on(self) -> None:
+        """After the turn of others."""
+        if self._unsent and not self._unsent.is_paused:
+            self._send_more()
+            if not self._unsent and not self._unsent.is_paused:
+                self._has_sent()
+
+    def _has_sent(self) -> None:
+        """There is room for the next answers."""
+        self._write_paused = False
+        if self._transport is None:
+            return
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        if self._closes:
+            self._transport.close()
+            return
+        self._send_settled()
+        self._serve()
+
+    def _queue(self, header: RequestHeader, answer: Answer) -> None:
+        """Keep an answer for its turn, encoded: how large it is counts."""
+        message = answer.message
+        if not isinstance(message, bytes | list):
+            version = answer.version if answer.version is not None else header.api_version
+            encoded = self._encoded(message, version)
+            if encoded is None:
+                return
+            message = encoded
+            answer = Answer(message, version)
+        slot = _Slot(header, answer)
+        self._waiting.append(slot)
+        self._has_size(slot, message)
+
+    def _has_size(self, slot: _Slot, message: bytes | list[Buffer]) -> None:
+        slot.size = len(message) if isinstance(message, bytes) else memory_of(message)
+        self._queued += slot.size
+        self._note_memory()
+
+    def _note_memory(self) -> None:
+        size = self._queued + (self._unsent.memory if self._unsent is not None else 0)
+        if self._answer_memory is None or self._transport is None:
+            return
+        if size > WRITE_BUFFER_HIGH:
+            self._holds_memory = True
+            self._answer_memory.hold(self, size)
+        elif self._holds_memory:
+            self._holds_memory = False
+            self._answer_memory.release(self)
+
+    @property
+    def took_at(self) -> float:
+        return self._write_paused_at
+
+    def give_up_answers(self) -> None:
+        complain("answers", "Closed a connection from %s that does not take its answers.", self._peer.host)
+        self._node.meters.connections_refused["answers not taken"] += 1
+        self._holds_memory = False
+        self.abort()
 
 
 UNNAMED: Final = RequestHeader(SASL_AUTHENTICATE, 0, 0, None, 0)
@@ -495,11 +687,13 @@ UNNAMED: Final = RequestHeader(SASL_AUTHENTICATE, 0, 0, None, 0)
 class _Slot:
     """The place of an answer in the order of answers."""
 
-    __slots__ = ("answer", "header")
+    __slots__ = ("answer", "header", "size")
 
     def __init__(self, header: RequestHeader, answer: Answer | Deferred) -> None:
         self.header = header
         self.answer = answer
+        self.size = 0
+        """Of an answer that is there and waits for its turn, in bytes of memory."""
 
     def cancel(self) -> None:
         if isinstance(self.answer, Deferred):

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from onceflow.errors import MalformedMessage
-from onceflow.wire.schema import Message
+from onceflow.wire.schema import Buffer, Message
 
 __all__ = ["Answer", "Deferred"]
 
 
 class Answer(NamedTuple):
-    message: Message | bytes
-    """The response, or its body if a handler has encoded it already."""
+    message: Message | bytes | list[Buffer]
+    """The response, or its body if that is encoded already, also in parts."""
     version: int | None = None
     """The version to encode it in, where that is not the request's."""
 
@@ -21,7 +21,19 @@ class Answer(NamedTuple):
 class Deferred:
     """An answer that comes later. Lighter than a Future: one listener, called at once, on the loop's own thread."""
 
-    __slots__ = ("_listener", "error", "holds", "is_done", "on_cancel", "on_hurry", "on_release", "parked_s", "result")
+    __slots__ = (
+        "_listener",
+        "error",
+        "holds",
+        "is_done",
+        "make",
+        "on_cancel",
+        "on_hurry",
+        "on_release",
+        "parked_s",
+        "result",
+        "weight",
+    )
 
     def __init__(self) -> None:
         self.is_done = False
@@ -34,6 +46,10 @@ class Deferred:
         """Called when it does not hold any more, and is not done."""
         self.parked_s = 0.0
         """How long it waited because its client asked for that (a long poll): no latency of ours."""
+        self.weight = 0
+        """What it costs to keep it waiting, if its client asked for that."""
+        self.make: Callable[[], Answer] | None = None
+        """What makes the answer once its turn has come; until then a large one is not kept in memory. Must not fail."""
         self._listener: Callable[[], None] | None = None
         self.on_cancel: Callable[[], None] | None = None
         """Called when the client is gone, to take down what was set up for it."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from onceflow.accepting import Accepting
 from onceflow.broker.admission import PasswordChecks
+from onceflow.broker.answer_memory import AnswerMemory
 from onceflow.broker.complaints import complain
 from onceflow.broker.connection import Connection
 from onceflow.broker.connection_limits import ConnectionLimits
@@ -42,6 +43,7 @@ class Door:
     memory: RequestMemory | None = None
     strangers_memory: RequestMemory | None = None
     """For who has not logged in: what strangers hold must not be missing to the others."""
+    answer_memory: AnswerMemory | None = None
     setup_timeout_s: float = 30.0
 
 

@@ -33,7 +33,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.errors import MalformedMessage
 from onceflow.steps import Work
-from onceflow.wire.codec import encode_large
+from onceflow.wire.codec import encode_large, encode_parts
+from onceflow.wire.messages.fetch import FetchResponse
 from onceflow.wire.schema import Message
 
 __all__ = [
@@ -150,6 +151,10 @@ class LargeRequests:
             return Answer(result) if isinstance(result, Message) else result
         return self._start(partial(self._finished, run), version)
 
+    def run_soon(self, steps: Steps, version: int) -> Deferred:
+        """Have the steps done, but not now: of many that begin at the same time only some are worked on."""
+        return self._start(partial(self._finished, _Run(steps)), version)
+
     def _start(self, work: Callable[[], Awaitable[Result]], version: int) -> Deferred:
         deferred = Deferred()
         deferred.holds = True
@@ -183,6 +188,7 @@ class LargeRequests:
     async def _settled(self, awaited: Deferred, version: int, deferred: Deferred) -> Answer | None:
         """What a handler has promised. If nothing is done until then, the connection's next requests need not wait."""
         deferred.on_hurry = awaited.on_hurry
+        deferred.weight = awaited.weight
         if awaited.holds:
             awaited.on_release = deferred.release
         else:
@@ -202,7 +208,7 @@ class LargeRequests:
         deferred.parked_s = awaited.parked_s
         if awaited.error is not None:
             raise awaited.error
-        answer = awaited.result
+        answer = awaited.result if awaited.make is None else awaited.make()
         return None if answer is None else await self._encoded(answer, version)
 
     async def _decoded(self, decode: Callable[[], tuple[T, int]], handle: Callable[[T], Any]) -> Result:
@@ -230,4 +236,5 @@ class LargeRequests:
         if not isinstance(message, Message):
             return answer
         version = version if answer.version is None else answer.version
-        return Answer(await self._loop.run_in_executor(self._thread, encode_large, message, version), version)
+        encode = encode_parts if isinstance(message, FetchResponse) else encode_large  # its records may lie in files
+        return Answer(await self._loop.run_in_executor(self._thread, encode, message, version), version)

@@ -24,6 +24,7 @@ from onceflow.broker.dynamic_settings import DynamicSettings
 from onceflow.broker.features import Features
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.groups import Groups
+from onceflow.broker.large_fetches import LargeFetches
 from onceflow.broker.large_requests import LargeRequests
 from onceflow.broker.partition import Partition
 from onceflow.broker.state_log import StateLog
@@ -93,6 +94,7 @@ class Node:
         self.group_commit: GroupCommit | None = None
         self.large_requests: LargeRequests | None = None
         """What divides them; without one, each is done at once."""
+        self.large_fetches = LargeFetches()
         self.call_later: Callable[[float, Callable[[], None]], object] = _no_loop
         self.groups = Groups(self)
         self.transactions = Transactions(self)

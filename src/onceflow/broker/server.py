@@ -22,11 +22,14 @@ from typing import Final, NamedTuple
 
 from onceflow.broker import handlers
 from onceflow.broker.admission import PasswordChecks
+from onceflow.broker.answer_memory import AnswerMemory
 from onceflow.broker.chores import every, unless_it_fails
 from onceflow.broker.connection import Connection
 from onceflow.broker.connection_limits import ConnectionLimits
 from onceflow.broker.disk_trouble import LOOK_S
 from onceflow.broker.doors import Door, Doorkeeper
+from onceflow.broker.hang_ups import LOOK_S as HANG_UPS_LOOK_S
+from onceflow.broker.hang_ups import look_for_hang_ups
 from onceflow.broker.large_requests import LargeRequests
 from onceflow.broker.listeners import Listener, advertised, bind
 from onceflow.broker.node import Node
@@ -157,6 +160,7 @@ def _doors(listeners: Sequence[Listener], config: BrokerConfig, opened: contextl
     shared = Door(
         memory=memory,
         strangers_memory=RequestMemory(max(STRANGERS_MEMORY, config["sasl.server.max.receive.size"])),
+        answer_memory=AnswerMemory(),
         setup_timeout_s=config["socket.connection.setup.timeout.ms"] / 1000,
     )
     return [
@@ -259,6 +263,7 @@ def _chores(node: Node, connections: set[Connection]) -> list[Awaitable[None]]:
             lambda: _checkpoint(node, False),
         ),
         every(LOOK_S, "Looking after the disk", node.disk_trouble.look_again),
+        every(HANG_UPS_LOOK_S, "Looking for connections that were closed", lambda: look_for_hang_ups(connections)),
         every(ROLL_CHECK_S, "Writing checkpoints of sealed segments", lambda: _checkpoint(node, True)),
     ]
     if config["log.cleaner.enable"]:

@@ -65,10 +65,11 @@ class FileSlice:
     def __len__(self) -> int:
         return self.size
 
-    def read(self, start: int = 0) -> bytes:
-        """The bytes from `start` on, all of them: whoever announced `size` bytes must not send fewer."""
-        data = self.file.read(self.at + start, self.size - start)
-        if len(data) != self.size - start:
+    def read(self, start: int = 0, size: int | None = None) -> bytes:
+        """The bytes from `start` on, all or `size` of them: whoever announced so many must not send fewer."""
+        size = self.size - start if size is None else size
+        data = self.file.read(self.at + start, size)
+        if len(data) != size:
             raise StorageError(f"{self.file.path} was cut while a part of it was on its way to a reader.")
         return data
 

@@ -580,12 +580,16 @@ class PartitionLog:
 
     def _readable_from(self, offset: int, *, committed: bool = False) -> Iterator[tuple[Segment, int]]:
         """Segments from the one that may hold `offset`, each with the position up to which it may be read."""
-        last, end = self._stable_end() if committed else (self._hw_segment, self._hw_position)
+        last, end = self.readable_end(committed=committed)
         at = max(0, bisect_right(self._bases, offset) - 1)
         for segment in islice(self.segments, at, None):
             if segment.base_offset > last.base_offset:
                 return
             yield segment, end if segment is last else segment.size
+
+    def readable_end(self, *, committed: bool = False) -> tuple[Segment, int]:
+        """The segment and the position of the high watermark, or with `committed` of the last stable offset."""
+        return self._stable_end() if committed else (self._hw_segment, self._hw_position)
 
     def _stable_end(self) -> tuple[Segment, int]:
         """The segment and the position of the last stable offset."""

@@ -27,7 +27,7 @@ class Wire(asyncio.Transport):
         self.connection = connection
         self.is_paused = False
         self.is_cut = False
-        self.answers = 0
+        self._taken = bytearray()
         connection.connection_made(self)
 
     def receive(self, data: bytes) -> bytes:
@@ -47,7 +47,16 @@ class Wire(asyncio.Transport):
         self.is_paused = False
 
     def write(self, data: Any) -> None:
-        self.answers += 1
+        self._taken += data
+
+    @property
+    def answers(self) -> int:
+        count = at = 0
+        while at < len(self._taken):
+            at += 4 + struct.unpack_from(">i", self._taken, at)[0]
+            count += 1
+        assert at == len(self._taken), "the last answer has not been written to its end"
+        return count
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass

@@ -51,7 +51,7 @@ class Api(NamedTuple):
 
 APIS: Final[dict[int, Api]] = {
     0: Api("k00_produce", 3, 13, elements_max=20_000),
-    1: Api("k01_fetch", 4, 17),
+    1: Api("k01_fetch", 4, 17, elements_max=20_000),
     2: Api("k02_list_offsets", 1, 10),
     3: Api("k03_metadata", 0, 13),
     8: Api("k08_offset_commit", 2, 10),

@@ -4,7 +4,11 @@
   end, as Kafka does, except the first one.
 - `max_bytes` bounds the answer, `partition_max_bytes` each partition; the first non-empty partition gives at least
   one batch.
-- Waits up to `max_wait_ms` for `min_bytes`, and answers at once if a partition has an error.
+- Waits up to `max_wait_ms`, and `WAIT_MAX_S` at most, for `min_bytes`, and answers at once if a partition has an error.
+  It is looked at again when the log has grown by a share of what is missing (`_Fetch.look_again`), not at each write.
+- Of a partition that is named twice the last entry counts, as in Kafka. How many are asked for at
+  once is bounded in the table `handlers.APIS`; more than `AT_ONCE_MAX` are read in steps (`large_requests`).
+- What waits in front of a client's answers keeps no answer in memory: each is read when its turn has come.
 - Reads end at the high watermark; with isolation read_committed at the last stable offset, and the transactions are
   named that were aborted in what is returned. Their records are in there; the client skips them.
 - Fetch sessions (KIP-227) are refused the way a full session cache refuses: session id 0 in the answer, so clients
@@ -17,11 +21,14 @@ Left out: follower fetches, tiered storage.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from time import monotonic, perf_counter
 from typing import Final, cast
+from uuid import UUID
 
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topic
@@ -29,6 +36,7 @@ from onceflow.errors import CorruptLog, ErrorCode, MalformedMessage, ProtocolErr
 from onceflow.log import aborted as log_aborted
 from onceflow.log.files import FileSlice
 from onceflow.log.partition import LEADER_EPOCH
+from onceflow.log.segment import Segment
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.fetch import (
     AbortedTransaction,
@@ -49,20 +57,53 @@ NEW_SESSION: Final = 0
 """This epoch asks for a session, -1 for none; a larger one goes on with a session, and we have given none."""
 SENT_FROM_FILE: Final = 32 * 1024
 """Records from this size on go from the file to the socket inside the kernel."""
+READ_MAX: Final = 1024 * 1024
+"""Of one answer, so much is read into memory at most; what is more goes from the file, too."""
+AT_ONCE_MAX: Final = 500
+"""Partitions that are read without a pause: a few milliseconds."""
+WAIT_MAX_S: Final = 300.0
+"""Longer than any client waits for an answer, and not for ever."""
+ANSWER_COST: Final = 8
+"""What an answer costs beside its partitions, in partitions that are read."""
+WEIGHT: Final = 63
+"""Of a fetch that waits, beside one for each of its partitions. See `connection.WEIGHT_MAX`."""
 
 
-def handle(node: Node, context: Context, request: FetchRequest) -> FetchResponse | Deferred:
+def handle(node: Node, context: Context, request: FetchRequest) -> FetchResponse | Deferred | Steps:
     if request.session_epoch > NEW_SESSION:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     if request.min_bytes < 0 or request.max_wait_ms < 0:
         raise MalformedMessage("A fetch asks to wait for a negative number of bytes or milliseconds.")
+    count = sum([len(topic.partitions) for topic in request.topics])
+    if count > 1:
+        request.topics = _without_repeats(request.topics, context.version >= TOPIC_IDS_FROM_VERSION)
     fetch = _Fetch(node, context, request)
+    if count > AT_ONCE_MAX and node.large_requests is not None:
+        return fetch.handle_in_steps()
     response, size = fetch.read()
-    if size >= request.min_bytes or fetch.failed or not request.max_wait_ms or not fetch.partitions:
+    if fetch.is_enough(size):
         return response
     if size:
         fetch.take_back(response)
-    return fetch.park(request.max_wait_ms / 1000)
+    return fetch.park(size)
+
+
+def _without_repeats(topics: list[FetchTopic], by_id: bool) -> list[FetchTopic]:
+    """The same partitions, each once, as it was named last."""
+    keys: set[UUID | str | None] = {topic.topic_id if by_id else topic.topic for topic in topics}
+    if len(keys) == len(topics) and all(
+        len({entry.partition for entry in topic.partitions}) == len(topic.partitions) for topic in topics
+    ):
+        return topics
+    entries: dict[UUID | str | None, dict[int, FetchPartition]] = {}
+    first: dict[UUID | str | None, FetchTopic] = {}
+    for topic in topics:
+        key: UUID | str | None = topic.topic_id if by_id else topic.topic
+        first.setdefault(key, topic)
+        entries.setdefault(key, {}).update((entry.partition, entry) for entry in topic.partitions)
+    for key, topic in first.items():
+        topic.partitions = list(entries[key].values())
+    return list(first.values())
 
 
 class _Fetch:
@@ -71,11 +112,15 @@ class _Fetch:
     __slots__ = (
         "_committed",
         "_deferred",
+        "_is_large",
+        "_missing",
         "_node",
         "_parked_at",
         "_peer",
         "_reader",
         "_request",
+        "_seen",
+        "_share",
         "_timer",
         "_version",
         "failed",
@@ -92,15 +137,35 @@ class _Fetch:
         self._committed = request.isolation_level == READ_COMMITTED
         self._deferred = Deferred()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_large = False
+        self._missing = 0
+        """Bytes, as far as the growth of the partitions is known."""
+        self._share = 1
+        """By so much a partition has to grow before it is looked at again."""
+        self._seen: dict[Partition, tuple[Segment, int]] = {}
+        """Up to where the growth of each partition is known."""
         self.failed = False
-        self.partitions: list[tuple[Partition, int]] = []
+        self.partitions: dict[Partition, int] = {}
         """The partitions asked for that exist, with the offset to read from."""
         if self._reader is not None:
             self._reader.active_until = monotonic()
             self._reader.read_committed = self._committed
 
+    def is_enough(self, size: int) -> bool:
+        """Whether an answer with so many bytes of records need not wait."""
+        request = self._request
+        return size >= request.min_bytes or self.failed or not request.max_wait_ms or not self.partitions
+
     def read(self) -> tuple[FetchResponse, int]:
         """The answer as of now, and how many bytes of records are in it."""
+        try:
+            next(self._read())
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        raise AssertionError("only a large fetch is read in steps")
+
+    def _read(self) -> Generator[int, None, tuple[FetchResponse, int]]:
+        """As `read`; a large one in steps, partition by partition."""
         self.partitions.clear()
         left = min(self._request.max_bytes, self._node.fetch_max_bytes)
         size = 0
@@ -108,7 +173,7 @@ class _Fetch:
         for asked in self._request.topics:
             by_id = self._version >= TOPIC_IDS_FROM_VERSION
             topic = self._node.topics.by_id(asked.topic_id) if by_id else self._node.topics.get(asked.topic)
-            results = []
+            results: list[PartitionData] = []
             denied = self._node.authorizer is not None and self._is_denied(topic.name if topic else asked.topic)
             for entry in asked.partitions:
                 try:
@@ -116,7 +181,7 @@ class _Fetch:
                         raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                     if topic is None or not 0 <= entry.partition < len(topic.partitions):
                         raise ProtocolError(self._unknown(asked, topic is None))
-                    result = self._read_partition(topic, entry, left - size, size == 0)
+                    result = self._read_partition(topic, entry, left - size, size)
                 except ProtocolError as error:
                     self.failed = True
                     result = PartitionData(
@@ -128,6 +193,8 @@ class _Fetch:
                     )
                 size += len(result.records or b"")
                 results.append(result)
+                if self._is_large:
+                    yield 1 + len(result.aborted_transactions or ())
             responses.append(FetchableTopicResponse(topic_id=asked.topic_id, topic=asked.topic, partitions=results))
         return FetchResponse(responses=responses), size
 
@@ -149,12 +216,14 @@ class _Fetch:
             if topic is not None:
                 topic.traffic.bytes_out -= sum(len(each.records or b"") for each in answered.partitions)
 
-    def _read_partition(self, topic: Topic, entry: FetchPartition, left: int, first: bool) -> PartitionData:
+    def _read_partition(self, topic: Topic, entry: FetchPartition, left: int, before: int) -> PartitionData:
+        """`left` is the room for records in the answer, `before` how many bytes of them there are already."""
         partition = topic.partitions[entry.partition]
         log = partition.log
         if entry.current_leader_epoch > LEADER_EPOCH:
             raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
-        self.partitions.append((partition, entry.fetch_offset))
+        self.partitions[partition] = entry.fetch_offset
+        first = before == 0
         records: FileSlice | bytes = b""
         aborted: list[AbortedTransaction] | None = [] if self._committed else None
         found = None
@@ -165,7 +234,7 @@ class _Fetch:
                 if found is not None:
                     if self._committed:
                         aborted = _aborted(log.aborted_in(entry.fetch_offset, found))
-                    records = found if found.size >= SENT_FROM_FILE else found.read()
+                    records = found if found.size >= SENT_FROM_FILE or before > READ_MAX else found.read()
                     topic.traffic.bytes_out += found.size
             except (StorageError, CorruptLog) as error:
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -182,43 +251,136 @@ class _Fetch:
 
     # The long poll
 
-    def park(self, seconds: float) -> Deferred:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._answer)
+    def park(self, size: int) -> Deferred:
+        """Wait for more than the `size` bytes that there are."""
+        seconds = min(self._request.max_wait_ms / 1000, WAIT_MAX_S)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.answer)
         self._parked_at = perf_counter()
         if self._reader is not None:
             self._reader.active_until += seconds
-        for partition, _ in self.partitions:
-            partition.fetchers[self] = None
+        self._deferred.weight = WEIGHT + len(self.partitions)
         self._deferred.on_cancel = self._take_down
-        self._deferred.on_hurry = self._answer
+        self._deferred.on_hurry = self.answer
+        self._missing = self._request.min_bytes - size
+        self._await_growth()
         return self._deferred
 
-    def look_again(self) -> None:
-        """Called when a partition has moved: is there enough now?"""
-        available = 0
-        for partition, offset in self.partitions:
-            if partition.log.closed:
-                self._answer()
-                return
-            available += partition.log.bytes_after(offset, committed=self._committed)
-            if available >= self._request.min_bytes:
-                self._answer()
-                return
+    def _await_growth(self) -> None:
+        """Wait until one of the partitions may have grown by enough.
 
-    def _answer(self) -> None:
+        Each by a share of what is missing, half of it all together: unless one has grown by its share, the rest is
+        still missing. So a fetch is looked at in the order of its partitions times the logarithm of `min_bytes`.
+        """
+        self._share = max(1, self._missing // (2 * len(self.partitions)))
+        try:
+            for partition in self.partitions:
+                self._seen[partition] = partition.await_growth(self, self._share, committed=self._committed)
+        except (StorageError, CorruptLog):
+            self.answer()
+
+    def look_again(self, partition: Partition, position: int | None) -> int:
+        """See `Fetcher`: is there enough now?"""
+        if position is not None:
+            segment, seen = self._seen[partition]
+            self._seen[partition] = segment, position
+            if self._is_behind(partition):
+                self._missing -= position - seen
+            if len(self.partitions) * (self._share - 1) < self._missing and self._await_more_of(partition):
+                return 1
+            if self._missing > 0 and self._catches_up():
+                self._await_growth()
+                return len(self.partitions)
+        self.answer()
+        return ANSWER_COST + len(self.partitions)
+
+    def _await_more_of(self, partition: Partition) -> bool:
+        try:
+            partition.await_growth(self, self._share, committed=self._committed)
+        except (StorageError, CorruptLog):
+            return False
+        return True
+
+    def _catches_up(self) -> bool:
+        """Half of what was missing is there: see how much is in all, and whether it is still too little."""
+        for partition, (segment, seen) in self._seen.items():
+            try:
+                current, position = partition.log.readable_end(committed=self._committed)
+            except (StorageError, CorruptLog):
+                return False
+            if current is not segment:
+                return False
+            if self._is_behind(partition):
+                self._missing -= position - seen
+        return self._missing > 0
+
+    def _is_behind(self, partition: Partition) -> bool:
+        """Whether there is anything to read at the offset that was asked for: it may be one that is not there yet."""
+        log = partition.log
+        return self.partitions[partition] < (log.last_stable_offset if self._committed else log.high_watermark)
+
+    def answer(self) -> None:
+        """With what there is."""
+        if self._timer is None:  # it was asked before
+            return
         self._deferred.parked_s = perf_counter() - self._parked_at
         self._node.meters.fetch_wait.observe(self._deferred.parked_s)
         if self._reader is not None:
             self._reader.active_until = monotonic()
         self._take_down()
-        response, _ = self.read()
-        self._deferred.resolve(Answer(response))
+        if self._is_large:
+            self._answer_in_steps()
+        else:
+            self._deferred.make = self._made
+            self._deferred.resolve(None)
+
+    def _made(self) -> Answer:
+        return Answer(self.read()[0])
 
     def _take_down(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for partition, _ in self.partitions:
-            partition.fetchers.pop(self, None)
+            self._timer = None
+        for partition in self._seen:
+            partition.forget(self)
+        self._seen.clear()
+        if self._is_large:
+            self._node.large_fetches.remove(self)
+
+    # Many partitions
+
+    def handle_in_steps(self) -> Steps:
+        self._is_large = True
+        response, size = yield from self._read()
+        if self.is_enough(size) or self._has_changed(response):
+            return response
+        if size:
+            self.take_back(response)
+        deferred = self.park(size)
+        if not deferred.is_done:
+            self._node.large_fetches.add(self, len(self.partitions))
+        return deferred
+
+    def _has_changed(self, response: FetchResponse) -> bool:
+        """Whether there is more by now than was read, step by step: nobody would be woken for that."""
+        ends = [
+            each.last_stable_offset if self._committed else each.high_watermark
+            for topic in response.responses
+            for each in topic.partitions
+        ]
+        logs = [partition.log for partition in self.partitions]
+        return any(log.closed for log in logs) or ends != [
+            log.last_stable_offset if self._committed else log.high_watermark for log in logs
+        ]
+
+    def _answer_in_steps(self) -> None:
+        assert self._node.large_requests is not None
+        made = self._node.large_requests.run_soon(self._respond(), self._version)
+        self._deferred.on_cancel = made.cancel
+        made.when_done(lambda: self._deferred.fail(made.error) if made.error else self._deferred.resolve(made.result))
+
+    def _respond(self) -> Steps:
+        response, _ = yield from self._read()
+        return response
 
 
 def _aborted(entries: list[log_aborted.AbortedTransaction]) -> list[AbortedTransaction]:
