@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import onceflow
-from onceflow.config import BROKER_SETTINGS
+from onceflow.config import BROKER_SETTINGS, DYNAMIC
 from onceflow.errors import BrokerStartError, ConfigError
 from onceflow.wire.messages.metadata import MetadataRequest
 from tests.support.broker_process import BrokerProcess, run_broker_command
@@ -140,6 +140,9 @@ def test_list_settings_prints_every_setting_and_starts_nothing(tmp_path: Path) -
     printed = dict(line.split("=", 1) for line in done.stdout.splitlines() if not line.startswith(" "))
     assert printed == {name: setting.default for name, setting in BROKER_SETTINGS.items()}
     assert not (tmp_path / "data").exists()
+    lines = done.stdout.splitlines()
+    says = {line.split("=", 1)[0]: text for line, text in zip(lines[::2], lines[1::2], strict=True)}
+    assert {name for name, text in says.items() if text.endswith(" Can be changed while the broker runs.")} == DYNAMIC
 
 
 # Refusing to start: one sentence, an exit code, and nothing written
@@ -220,6 +223,8 @@ def used_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("meta.json", b'{"version": 99, "cluster_id": "x"}'),
         ("producer-ids.json", b"not json"),
         ("producer-ids.json", b'{"next": "soon"}'),
+        ("broker-settings.json", b"{"),
+        ("broker-settings.json", b'{"version": 1, "this broker": {"node.id": "7"}, "all brokers": {}}'),
         ("topics/orders.json", b'{"id": "'),
         ("topics/orders.json", b'{"id": "no id", "partitions": 1, "config": {}}'),
         ("topics/orders.json", b'{"id": "%s", "partitions": "x", "config": {}}' % UUID),
