@@ -79,7 +79,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class Connection(asyncio.BufferedProtocol):
-    __slots__ = (
+    __slots__ = (  # more than a dict that is shared by all connections would hold
         "_admission",
         "_answer_memory",
         "_began_at",
@@ -326,14 +326,7 @@ class Connection(asyncio.BufferedProtocol):
         left_of_turn = TURN_MAX
         turn_ends_at = 0.0
         while self._transport is not None and not self._transport.is_closing():
-            if (
-                self._write_paused
-                or self._stopping
-                or self._weight >= WEIGHT_MAX
-                or self._queued > WRITE_BUFFER_HIGH
-                or len(self._waiting) >= PENDING_MAX
-                or self._is_held
-            ):
+            if self._write_paused or self._stopping or self._is_held or (self._waiting and self._is_full):
                 self._pause_reading()
                 return
             if self._filled == self._start:
@@ -362,6 +355,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._serve)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether enough waits already: requests, what is kept for them, and answers behind them."""
+        return self._weight >= WEIGHT_MAX or self._queued > WRITE_BUFFER_HIGH or len(self._waiting) >= PENDING_MAX
 
     @property
     def _is_held(self) -> bool:
@@ -567,26 +565,21 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.write(_LENGTH.pack(len(head) + len(message)) + head + message)
             return
-        if isinstance(message, list):
-            parts = message
-        elif (encoded := self._encoded(message, version)) is not None:
-            parts = encoded
-        else:
+        try:
+            parts = message if isinstance(message, list) else encode_parts(message, version)
+        except ValueError:
+            self._could_not_encode()
             return
         size = sum(map(len, parts))
         parts = [_LENGTH.pack(len(head) + size), head, *parts]
-        if size > SENT_AT_ONCE_MAX or any(isinstance(part, FileSlice) for part in parts):
+        if size > SENT_AT_ONCE_MAX or FileSlice in map(type, parts):
             self._send_large(parts)
         else:
             self._transport.write(b"".join(parts))
 
-    def _encoded(self, message: Message, version: int) -> list[Buffer] | None:
-        try:
-            return encode_parts(message, version)
-        except ValueError:
-            logger.exception("An answer could not be encoded; its connection is closed.")
-            self.close()
-            return None
+    def _could_not_encode(self) -> None:
+        logger.exception("An answer could not be encoded; its connection is closed.")
+        self.close()
 
     # What is not small, see `sending` and `answer_memory`
 
@@ -644,10 +637,11 @@ class Connection(asyncio.BufferedProtocol):
         message = answer.message
         if not isinstance(message, bytes | list):
             version = answer.version if answer.version is not None else header.api_version
-            encoded = self._encoded(message, version)
-            if encoded is None:
+            try:
+                message = encode_parts(message, version)
+            except ValueError:
+                self._could_not_encode()
                 return
-            message = encoded
             answer = Answer(message, version)
         slot = _Slot(header, answer)
         self._waiting.append(slot)

@@ -61,6 +61,8 @@ READ_MAX: Final = 1024 * 1024
 """Of one answer, so much is read into memory at most; what is more goes from the file, too."""
 AT_ONCE_MAX: Final = 500
 """Partitions that are read without a pause: a few milliseconds."""
+STEP: Final = 50
+"""Partitions of a large fetch that are read in a step."""
 WAIT_MAX_S: Final = 300.0
 """Longer than any client waits for an answer, and not for ever."""
 ANSWER_COST: Final = 8
@@ -74,14 +76,15 @@ def handle(node: Node, context: Context, request: FetchRequest) -> FetchResponse
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     if request.min_bytes < 0 or request.max_wait_ms < 0:
         raise MalformedMessage("A fetch asks to wait for a negative number of bytes or milliseconds.")
-    count = sum([len(topic.partitions) for topic in request.topics])
-    if count > 1:
-        request.topics = _without_repeats(request.topics, context.version >= TOPIC_IDS_FROM_VERSION)
+    topics = request.topics
     fetch = _Fetch(node, context, request)
-    if count > AT_ONCE_MAX and node.large_requests is not None:
-        return fetch.handle_in_steps()
+    if len(topics) > 1 or (topics and len(topics[0].partitions) > 1):
+        request.topics = _without_repeats(topics, context.version >= TOPIC_IDS_FROM_VERSION)
+        count = sum(len(topic.partitions) for topic in request.topics)
+        if count > AT_ONCE_MAX and node.large_requests is not None:
+            return fetch.handle_in_steps()
     response, size = fetch.read()
-    if fetch.is_enough(size):
+    if size >= request.min_bytes or fetch.is_enough(size):
         return response
     if size:
         fetch.take_back(response)
@@ -127,6 +130,14 @@ class _Fetch:
         "partitions",
     )
 
+    # While it waits:
+    _missing: int
+    """Bytes, as far as the growth of the partitions is known."""
+    _share: int
+    """By so much a partition has to grow before it is looked at again."""
+    _seen: dict[Partition, tuple[Segment, int]]
+    """Up to where the growth of each partition is known."""
+
     def __init__(self, node: Node, context: Context, request: FetchRequest) -> None:
         self._node = node
         self._peer = context.peer
@@ -138,12 +149,6 @@ class _Fetch:
         self._deferred = Deferred()
         self._timer: asyncio.TimerHandle | None = None
         self._is_large = False
-        self._missing = 0
-        """Bytes, as far as the growth of the partitions is known."""
-        self._share = 1
-        """By so much a partition has to grow before it is looked at again."""
-        self._seen: dict[Partition, tuple[Segment, int]] = {}
-        """Up to where the growth of each partition is known."""
         self.failed = False
         self.partitions: dict[Partition, int] = {}
         """The partitions asked for that exist, with the offset to read from."""
@@ -158,45 +163,56 @@ class _Fetch:
 
     def read(self) -> tuple[FetchResponse, int]:
         """The answer as of now, and how many bytes of records are in it."""
-        try:
-            next(self._read())
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        raise AssertionError("only a large fetch is read in steps")
-
-    def _read(self) -> Generator[int, None, tuple[FetchResponse, int]]:
-        """As `read`; a large one in steps, partition by partition."""
         self.partitions.clear()
-        left = min(self._request.max_bytes, self._node.fetch_max_bytes)
         size = 0
         responses = []
         for asked in self._request.topics:
-            by_id = self._version >= TOPIC_IDS_FROM_VERSION
-            topic = self._node.topics.by_id(asked.topic_id) if by_id else self._node.topics.get(asked.topic)
-            results: list[PartitionData] = []
-            denied = self._node.authorizer is not None and self._is_denied(topic.name if topic else asked.topic)
-            for entry in asked.partitions:
-                try:
-                    if denied:
-                        raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                    if topic is None or not 0 <= entry.partition < len(topic.partitions):
-                        raise ProtocolError(self._unknown(asked, topic is None))
-                    result = self._read_partition(topic, entry, left - size, size)
-                except ProtocolError as error:
-                    self.failed = True
-                    result = PartitionData(
-                        partition_index=entry.partition,
-                        error_code=error.code,
-                        high_watermark=-1,
-                        records=b"",
-                        aborted_transactions=None,
-                    )
-                size += len(result.records or b"")
-                results.append(result)
-                if self._is_large:
-                    yield 1 + len(result.aborted_transactions or ())
+            results, size = self._read_some(asked, asked.partitions, size)
             responses.append(FetchableTopicResponse(topic_id=asked.topic_id, topic=asked.topic, partitions=results))
         return FetchResponse(responses=responses), size
+
+    def _read_in_steps(self) -> Generator[int, None, tuple[FetchResponse, int]]:
+        """As `read`."""
+        self.partitions.clear()
+        size = 0
+        responses = []
+        for asked in self._request.topics:
+            results: list[PartitionData] = []
+            for at in range(0, len(asked.partitions), STEP):
+                some, size = self._read_some(asked, asked.partitions[at : at + STEP], size)
+                results += some
+                yield len(some) + sum(len(each.aborted_transactions or ()) for each in some)
+            responses.append(FetchableTopicResponse(topic_id=asked.topic_id, topic=asked.topic, partitions=results))
+        return FetchResponse(responses=responses), size
+
+    def _read_some(
+        self, asked: FetchTopic, entries: list[FetchPartition], size: int
+    ) -> tuple[list[PartitionData], int]:
+        """Partitions of a topic, behind `size` bytes of records; returns how many bytes there are then."""
+        by_id = self._version >= TOPIC_IDS_FROM_VERSION
+        topic = self._node.topics.by_id(asked.topic_id) if by_id else self._node.topics.get(asked.topic)
+        left = min(self._request.max_bytes, self._node.fetch_max_bytes)
+        results = []
+        denied = self._node.authorizer is not None and self._is_denied(topic.name if topic else asked.topic)
+        for entry in entries:
+            try:
+                if denied:
+                    raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                if topic is None or not 0 <= entry.partition < len(topic.partitions):
+                    raise ProtocolError(self._unknown(asked, topic is None))
+                result = self._read_partition(topic, entry, left - size, size)
+            except ProtocolError as error:
+                self.failed = True
+                result = PartitionData(
+                    partition_index=entry.partition,
+                    error_code=error.code,
+                    high_watermark=-1,
+                    records=b"",
+                    aborted_transactions=None,
+                )
+            size += len(result.records or b"")
+            results.append(result)
+        return results, size
 
     def _is_denied(self, name: str) -> bool:
         """A topic that is named by id and does not exist has no name that anybody could have a permission for."""
@@ -262,6 +278,7 @@ class _Fetch:
         self._deferred.on_cancel = self._take_down
         self._deferred.on_hurry = self.answer
         self._missing = self._request.min_bytes - size
+        self._seen = {}
         self._await_growth()
         return self._deferred
 
@@ -350,7 +367,7 @@ class _Fetch:
 
     def handle_in_steps(self) -> Steps:
         self._is_large = True
-        response, size = yield from self._read()
+        response, size = yield from self._read_in_steps()
         if self.is_enough(size) or self._has_changed(response):
             return response
         if size:
@@ -379,7 +396,7 @@ class _Fetch:
         made.when_done(lambda: self._deferred.fail(made.error) if made.error else self._deferred.resolve(made.result))
 
     def _respond(self) -> Steps:
-        response, _ = yield from self._read()
+        response, _ = yield from self._read_in_steps()
         return response
 
 
