@@ -7,6 +7,7 @@ is the shortest way into a C function with a name that nothing else here uses.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import struct
 import sys
@@ -55,15 +56,28 @@ PARTITIONS: Final = 16
 LENGTH: Final = struct.Struct(">i")
 
 
+class _Socket:
+    """Takes everything that is written to it past the transport."""
+
+    def __init__(self) -> None:
+        self._fd = os.open(os.devnull, os.O_WRONLY)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def setsockopt(self, *_: int) -> None: ...
+
+
 class _Transport(asyncio.Transport):
-    """Takes everything, at once."""
+    """Takes everything, at once, as it is."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sent: list[bytes] = []
+        self.socket: _Socket | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
+        return self.socket if name == "socket" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
     def get_write_buffer_size(self) -> int:
@@ -78,7 +92,7 @@ class _Transport(asyncio.Transport):
         self.sent.append(bytes(data))
 
     def writelines(self, parts: Any) -> None:
-        self.write(b"".join(parts))
+        self.sent += parts
 
 
 class Broker:
@@ -91,17 +105,33 @@ class Broker:
         if large_requests is not None:
             node.large_requests = large_requests.LargeRequests(asyncio.get_running_loop())
         self.node = node
+        self._connect(None)
+
+    def _connect(self, socket: _Socket | None) -> None:
         self._transport = _Transport()
-        self._connection = Connection(node, set())
+        self._transport.socket = socket
+        self._connection = Connection(self.node, set())
         self._connection.connection_made(self._transport)
+
+    def connect_without_answers(self) -> None:
+        """From now on answers may go past the transport, and nobody sees them: requests are only to be posted."""
+        self._connect(_Socket())
 
     def frame(self, request: Message, version: int) -> bytes:
         head = codec.request_header(type(request), version, 1, "measured")
         body = codec.encode(request, version)
         return LENGTH.pack(len(head) + len(body)) + head + body
 
-    async def send(self, frame: bytes) -> bytes:
-        """Have a request answered, as if it had come from a socket."""
+    async def send(self, frame: bytes) -> list[bytes]:
+        """Have a request answered; the answer in pieces, as they were sent."""
+        self.post(frame)
+        while not self._transport.sent:
+            await asyncio.sleep(0)
+        answer, self._transport.sent = self._transport.sent, []
+        return answer
+
+    def post(self, frame: bytes) -> None:
+        """As if it had come from a socket."""
         room = self._connection.get_buffer(-1)
         while len(room) < len(frame):
             room[:] = frame[: len(room)]
@@ -110,14 +140,9 @@ class Broker:
             room = self._connection.get_buffer(-1)
         room[: len(frame)] = frame
         self._connection.buffer_updated(len(frame))
-        while not self._transport.sent:
-            await asyncio.sleep(0)
-        answer = b"".join(self._transport.sent)
-        self._transport.sent.clear()
-        return answer
 
     async def ask(self, request: Message, version: int) -> Any:
-        answer = await self.send(self.frame(request, version))
+        answer = b"".join(await self.send(self.frame(request, version)))
         cls = response_class(type(request).API_KEY or 0)
         head = len(codec.response_header(type(request).API_KEY or 0, version, 1))
         return codec.decode(cls, version, answer[LENGTH.size + head :])
@@ -153,7 +178,8 @@ def _check(answered: Any) -> None:
         raise SystemExit(f"What is to be counted was refused: {answered}")
 
 
-async def _fetch(broker: Broker, max_bytes: int) -> Work:
+async def _fetch(broker: Broker, max_bytes: int, *, is_encrypted: bool = False) -> Work:
+    """`is_encrypted`: as under TLS, where answers go through the transport; but nothing is encrypted here."""
     for _ in range(100):
         for partition in range(PARTITIONS):
             await _produced(broker, batch(*[b"x" * 100] * 100), partition)
@@ -169,10 +195,18 @@ async def _fetch(broker: Broker, max_bytes: int) -> Work:
     if len(fetched.records) < max_bytes // 2:
         raise SystemExit(f"Only {len(fetched.records)} bytes were fetched.")
     frames = [broker.frame(request, 12) for request in requests]
+    if is_encrypted:
+
+        async def work_encrypted(count: int) -> None:
+            for at in range(count):
+                await broker.send(frames[at % len(frames)])
+
+        return work_encrypted
+    broker.connect_without_answers()
 
     async def work(count: int) -> None:
         for at in range(count):
-            await broker.send(frames[at % len(frames)])
+            broker.post(frames[at % len(frames)])
 
     return work
 
@@ -211,8 +245,9 @@ async def _commit(broker: Broker) -> Work:
     return work
 
 
-def _is_fine(added: bytes) -> bool:
+def _is_fine(answer: list[bytes]) -> bool:
     """Whether an AddPartitionsToTxn of one partition was answered with no error: its last bytes are code and tags."""
+    added = answer[-1]
     return added[-4:-2] == b"\0\0" or added[-2:] == b"\0\0"
 
 
@@ -249,6 +284,7 @@ CASES: Final[dict[str, Callable[[Broker], Coroutine[Any, Any, Work]]]] = {
     "produce 100": lambda broker: _produce(broker, 100),
     "fetch 10 KB": lambda broker: _fetch(broker, 10_000),
     "fetch 1 MB": lambda broker: _fetch(broker, 1 << 20),
+    "fetch 1 MB, TLS": lambda broker: _fetch(broker, 1 << 20, is_encrypted=True),
     "commit": _commit,
     "offset commit": _offsets,
     "metadata": _metadata,
