@@ -35,12 +35,14 @@ from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.aborted import AbortedTransaction
 from onceflow.log.files import File, FileSlice, FileSystem
 from onceflow.log.recovery import SNAPSHOT_SUFFIX, Recovered, recover, snapshots
-from onceflow.log.segment import ABORTED_SUFFIX, Segment, file_name
+from onceflow.log.segment import ABORTED_SUFFIX, LOG_SUFFIX, Segment, file_name
+from onceflow.log.small_files import read_json, replace_json
 from onceflow.wire.batch import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     BatchHeader,
     assign_offset,
+    checksum,
     read_header,
     stamp_append_time,
 )
@@ -50,7 +52,7 @@ __all__ = ["Appended", "Checkpoint", "Flush", "PartitionLog", "TimestampedOffset
 
 logger = logging.getLogger(__name__)
 
-START_FILE: Final = "log-start-offset"
+START_FILE: Final = "log-start-offset.json"
 LEADER_EPOCH: Final = 0
 """One node leads every partition, always."""
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
@@ -68,6 +70,16 @@ class Appended(NamedTuple):
 class TimestampedOffset(NamedTuple):
     timestamp: int
     offset: int
+
+
+def was_written(files: FileSystem, directory: Path) -> bool:
+    """Whether there is, or ever was, a record in the log in a folder, as far as its files tell."""
+    return any(
+        name == START_FILE
+        or name.endswith(SNAPSHOT_SUFFIX)
+        or (name.endswith(LOG_SUFFIX) and (name != file_name(0, LOG_SUFFIX) or files.size(directory / name) > 0))
+        for name in files.list(directory)
+    )
 
 
 NOTHING_FOUND: Final = TimestampedOffset(-1, -1)
@@ -511,12 +523,17 @@ class PartitionLog:
         return empty
 
     def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Every batch from the log start to the high watermark, for who keeps state in a log."""
+        """Every batch from the log start to the high watermark, for who keeps state in a log.
+
+        Each is checked: who reads all of it anyway need not believe that the disk has kept it.
+        """
         reached = self.start_offset
         for segment, end in self._readable_from(self.start_offset):
             if segment.base_offset > reached:
                 raise self._gap(reached, segment)
-            for _, header, batch in segment.batches(0, end):
+            for position, header, batch in segment.batches(0, end):
+                if checksum(batch) != header.crc:
+                    raise segment.damaged(position, "the record batch there fails its checksum")
                 if header.last_offset >= self.start_offset:
                     yield header, batch
                     reached = header.last_offset + 1
@@ -661,7 +678,7 @@ class PartitionLog:
         if offset > self.high_watermark:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} is above {self.high_watermark}.")
         # On disk first: were a removed segment to come back after a crash, this file would still hide it.
-        self._files.replace(self.directory / START_FILE, f"{offset}\n".encode())
+        replace_json(self._files, self.directory / START_FILE, {"offset": offset})
         self.start_offset = offset
         if offset == self.end_offset:
             self.roll()
@@ -737,12 +754,11 @@ class PartitionLog:
         path = self.directory / START_FILE
         if not self._files.exists(path):
             return 0
-        text = self._files.read_bytes(path).strip()
-        if not (text.isascii() and text.isdigit()):
-            raise CorruptLog(
-                f"{path} does not hold an offset; write the offset into it from which the log is to be read."
-            )
-        return int(text)
+        remedy = "Restore it from a backup of the directory, or write {} into it: then all is read that is still there."
+        offset = read_json(self._files, path, remedy).get("offset", 0)
+        if type(offset) is not int or offset < 0:
+            raise CorruptLog(f"{path} does not hold an offset. {remedy}")
+        return offset
 
 
 def _below(limit: int | None, found: TimestampedOffset) -> TimestampedOffset:

@@ -25,6 +25,11 @@ from onceflow.wire.batch import HEADER_SIZE, MAGIC, MIN_LENGTH, NO_TIMESTAMP, Ba
 
 __all__ = ["Segment", "file_name"]
 
+RESTORE: Final = (
+    "Something other than the broker has changed it. Stop the broker and restore the folder from a backup of the "
+    "directory."
+)
+
 SCAN_CHUNK: Final = 1 << 20
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
@@ -279,12 +284,15 @@ class Segment:
 
     def _checked(self, header: BatchHeader, position: int) -> BatchHeader:
         if header.magic != MAGIC or header.length < MIN_LENGTH:
-            raise CorruptLog(f"{self.log.path} has no record batch at position {position}.")
+            raise self.damaged(position, "there is no record batch there")
         return header
+
+    def damaged(self, position: int, reason: str) -> CorruptLog:
+        return CorruptLog(f"{self.log.path} is damaged at position {position}: {reason}. {RESTORE}")
 
     def _check_end(self, position: int, end: int) -> None:
         if position < end:
-            raise CorruptLog(f"{self.log.path} ends in the middle of a record batch at position {position}.")
+            raise self.damaged(position, "it ends in the middle of a record batch")
 
     def batches(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader, bytes]]:
         """Position, header and bytes of each batch, whole, read in large pieces."""

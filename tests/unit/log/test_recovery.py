@@ -15,6 +15,7 @@ from onceflow.log.memory_files import MemoryFile, MemoryFileSystem, SimulatedCra
 from onceflow.log.partition import PartitionLog
 from onceflow.log.recovery import offsets_of, recover, snapshots
 from onceflow.log.segment import file_name
+from onceflow.log.small_files import to_json
 from onceflow.wire.batch import read_header
 from tests.unit.log.support import (
     DIRECTORY,
@@ -366,7 +367,7 @@ def test_an_empty_segment_at_the_end_is_where_the_next_record_goes() -> None:
 def test_a_log_that_ends_before_it_starts_starts_over() -> None:
     """Without `fsync`: the new log start got to disk and the records before it did not."""
     files = log_of(8)
-    add(files, "log-start-offset", b"20\n")
+    add(files, "log-start-offset.json", to_json({"offset": 20}))
     log = open_log(files, SMALL)
     assert (log.start_offset, log.end_offset) == (20, 20)
     assert names(files, LOG) == [20]
@@ -379,8 +380,8 @@ def test_a_log_that_ends_before_it_starts_starts_over() -> None:
 @pytest.mark.parametrize("text", [b"", b"x\n", b"-1\n", "²".encode()])
 def test_a_damaged_log_start_is_said_and_nothing_is_touched(text: bytes) -> None:
     files = log_of(8)
-    add(files, "log-start-offset", text)
-    with pytest.raises(CorruptLog, match="log-start-offset does not hold an offset"):
+    add(files, "log-start-offset.json", text)
+    with pytest.raises(CorruptLog, match=r"log-start-offset\.json is damaged"):
         open_log(files, SMALL)
     assert names(files, LOG) == [0, 3, 6]
 
@@ -468,7 +469,7 @@ def test_a_snapshot_that_vouches_for_a_segment_that_is_gone_is_not_believed() ->
 
 def test_a_snapshot_below_the_first_segment_is_of_no_use() -> None:
     files = log_of(11, checkpoint_after=2)
-    add(files, "log-start-offset", b"6\n")
+    add(files, "log-start-offset.json", to_json({"offset": 6}))
     for base in (0, 3):
         files.remove(DIRECTORY / file_name(base, LOG))
     log = open_log(files, SMALL)
@@ -480,7 +481,7 @@ def test_segments_before_the_log_start_that_were_freed_and_came_back_are_no_matt
     """Of those that were freed, any may be back after loss of power, and any may be gone."""
     for back in ([], [0], [3], [0, 3], [0, 6], [0, 3, 6]):
         files = log_of(11, checkpoint_after=9)
-        add(files, "log-start-offset", b"9\n")
+        add(files, "log-start-offset.json", to_json({"offset": 9}))
         for base in {0, 3, 6} - set(back):
             files.remove(DIRECTORY / file_name(base, LOG))
         log = open_log(files, SMALL)
@@ -491,7 +492,7 @@ def test_segments_before_the_log_start_that_were_freed_and_came_back_are_no_matt
 def test_a_torn_write_behind_freed_records_that_came_back_does_not_cost_the_checkpoint() -> None:
     """The segment after them did not get to disk: they are at the end of the log, where the write was torn."""
     files = log_of(9, checkpoint_after=9)
-    add(files, "log-start-offset", b"9\n")
+    add(files, "log-start-offset.json", to_json({"offset": 9}))
     for base in (3, 6):
         files.remove(DIRECTORY / file_name(base, LOG))
     change(files, 0, LOG, lambda data: data + half(NEXT))
@@ -611,7 +612,7 @@ def test_index_files_of_a_segment_that_is_gone_harm_nobody() -> None:
 def test_files_that_were_never_finished_are_removed() -> None:
     files = log_of(8, checkpoint_after=4)
     add(files, file_name(9, SNAPSHOT) + ".tmp", b"half a snapshot")
-    add(files, "log-start-offset.tmp", b"1")
+    add(files, "log-start-offset.json.tmp", b"1")
     log = open_log(files, SMALL)
     assert [name for name in files.list(DIRECTORY) if name.endswith(".tmp")] == []
     check_usable(log)
