@@ -209,7 +209,7 @@ class Node:
             with unless_it_fails("Retention", partition.log.directory):
                 try:
                     freed = partition.log.apply_retention(now_ms)
-                except StorageError as error:
+                except (StorageError, CorruptLog) as error:
                     logger.error("No retention for %s-%d: %s", partition.topic, partition.index, error)
                     continue
                 if freed:

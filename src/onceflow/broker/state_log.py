@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topic
 from onceflow.errors import CorruptLog, ErrorCode, MalformedMessage, ProtocolError, StorageError
-from onceflow.log.segment import RESTORE
+from onceflow.log.checksums import RESTORE
 from onceflow.wire.batch import BatchHeader, read_header
 from onceflow.wire.records import Record, build_batch, read_records
 

@@ -33,9 +33,10 @@ from onceflow.clock import Clock
 from onceflow.config import TopicConfig
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.aborted import AbortedTransaction
+from onceflow.log.checksums import Checksums, Sum
 from onceflow.log.files import File, FileSlice, FileSystem
 from onceflow.log.recovery import SNAPSHOT_SUFFIX, Recovered, recover, snapshots
-from onceflow.log.segment import ABORTED_SUFFIX, LOG_SUFFIX, Segment, file_name
+from onceflow.log.segment import ABORTED_SUFFIX, CHECKSUMS_SUFFIX, LOG_SUFFIX, Segment, file_name
 from onceflow.log.small_files import read_json, replace_json
 from onceflow.wire.batch import (
     NO_PRODUCER_ID,
@@ -106,6 +107,17 @@ class Flush:
 
 
 @dataclass(slots=True)
+class _Part:
+    """What a checkpoint vouches for in one segment."""
+
+    known: Checksums
+    size: int
+    end_offset: int
+    indexes: tuple[Sum, Sum, Sum]
+    made: Checksums | None = None
+
+
+@dataclass(slots=True)
 class Checkpoint:
     """Everything below `offset` goes to disk, then the snapshot that says so."""
 
@@ -113,6 +125,8 @@ class Checkpoint:
     directory: Path
     offset: int
     segments: list[Segment]
+    parts: list[_Part]
+    """Of the same segments: what there is to vouch for."""
     indexes: list[File]
     snapshot: bytes
     lock: AbstractContextManager[object]
@@ -121,6 +135,7 @@ class Checkpoint:
     """Whether the log was taken back or abandoned since this began. The snapshot would vouch for what is gone."""
 
     def run(self) -> None:
+        """The process may die after any step. Checksums that are newer than the snapshot are as true as it."""
         try:
             for segment in self.segments:
                 segment.log.sync()
@@ -129,6 +144,14 @@ class Checkpoint:
         finally:
             for index in self.indexes:
                 index.close()
+        for segment, part in zip(self.segments, self.parts, strict=True):
+            part.made = part.known.extended(segment.log, part.size, part.end_offset, part.indexes)
+        with self.lock:
+            if self.is_void():
+                return
+            for segment, part in zip(self.segments, self.parts, strict=True):
+                assert part.made is not None
+                segment.replace_checksums(part.made)
         self.files.sync_directory(self.directory)
         with self.lock:
             if not self.is_void():
@@ -195,7 +218,7 @@ class PartitionLog:
         self.end_offset = max(found.end_offset, self.start_offset)
         self._checkpoint_offset = found.checkpoint
         self._unsaved = unsaved
-        self.wants_checkpoint = found.scanned_bytes > 0
+        self.wants_checkpoint = found.scanned_bytes > 0 or len(unsaved) > 1 or self.active.checksums is None
         self._needs_repair = False
         self._dirty: list[File] = []
         self._stable_at: tuple[int, Segment | None, int] = (-1, None, 0)
@@ -294,7 +317,10 @@ class PartitionLog:
     @staticmethod
     def _first_timestamp(segment: Segment, now_ms: int) -> int:
         """After a restart the age of a segment is that of its first record, as in Kafka."""
-        _, first = next(segment.headers(0, peek=True))
+        try:
+            _, first = next(segment.headers(0, peek=True))
+        except CorruptLog:  # who reads there is told; the age decides nothing but when the next segment begins
+            return now_ms
         return min(first.base_timestamp, now_ms) if first.base_timestamp > 0 else now_ms
 
     def _roll(self) -> Segment:
@@ -376,6 +402,8 @@ class PartitionLog:
 
             snapshots above the high watermark are removed     none, or one whose log is still whole
             sync the folder                                    none
+            checksums of what goes are removed                 any of them, whose log is still whole
+            sync the folder                                    none
             later segments are removed                         any of them, perhaps behind a gap: a start cuts there
             sync the folder                                    none
             the last segment is cut, and synced                cut or not; what was not cut is whole batches and a
@@ -386,6 +414,8 @@ class PartitionLog:
             if offset > self.high_watermark:
                 self._files.remove(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
         self._files.sync_directory(self.directory)  # a snapshot must not come back without what it vouches for
+        if self._forget_checksums_behind(keep):
+            self._files.sync_directory(self.directory)
         while self.segments[-1].base_offset > keep.base_offset:
             self.segments[-1].delete()
             self._bases.pop()
@@ -406,6 +436,20 @@ class PartitionLog:
         assert self.end_offset == high_watermark
         logger.warning("%s was cut back to offset %d, the last one on disk.", self.directory, high_watermark)
 
+    def _forget_checksums_behind(self, keep: Segment) -> bool:
+        """Remove those of what is above the high watermark; whether there were any."""
+        found = False
+        for segment in self.segments:
+            if segment.base_offset < keep.base_offset:
+                continue
+            path = segment.path(CHECKSUMS_SUFFIX)
+            if self._files.exists(path):
+                sums = Checksums.from_bytes(self._files.read_bytes(path), segment.base_offset)
+                if segment is not keep or sums is None or sums.size > self._hw_position:
+                    self._files.remove(path)
+                    found = True
+        return found
+
     def _set_high_watermark(self, segment: Segment, position: int, offset: int) -> None:
         self.high_watermark = offset
         self._hw_segment = segment
@@ -421,7 +465,8 @@ class PartitionLog:
     def begin_checkpoint(self) -> Checkpoint | None:
         """What to write so that a restart need not look below the current end; None if there is nothing new."""
         self.wants_checkpoint = False
-        nothing_new = self.end_offset == self._checkpoint_offset and self._unsaved == [self.active]
+        is_known = self.end_offset == self._checkpoint_offset and self.active.checksums is not None
+        nothing_new = is_known and self._unsaved == [self.active]
         if nothing_new or self._needs_repair:
             return None
         indexes: list[File] = []
@@ -438,15 +483,24 @@ class PartitionLog:
             self.directory,
             self.end_offset,
             list(self._unsaved),
+            [self._part(segment) for segment in self._unsaved],
             indexes,
             self.producers.to_snapshot(),
             self._snapshot_lock,
             lambda: era < self._era,
         )
 
+    def _part(self, segment: Segment) -> _Part:
+        at = bisect_right(self._bases, segment.base_offset)
+        end_offset = self._bases[at] if at < len(self._bases) else self.end_offset
+        known = segment.checksums or Checksums(segment.base_offset)
+        return _Part(known, segment.size, end_offset, segment.index_sums)
+
     def complete_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint.is_void():
             return
+        for segment, part in zip(checkpoint.segments, checkpoint.parts, strict=True):
+            segment.checksums = part.made
         self._checkpoint_offset = checkpoint.offset
         # All but the one that was active then, which has grown since: its last entries are not saved yet.
         for segment in checkpoint.segments[:-1]:
@@ -492,7 +546,7 @@ class PartitionLog:
         """Batches from the one that holds `offset`, up to the high watermark, cut at `max_bytes` wherever that falls.
 
         `committed` ends it at the last stable offset; what was aborted below that is in there too (`aborted_in`).
-        Raises `CorruptLog` rather than pass over a gap.
+        Raises `CorruptLog` rather than pass over a gap, or serve what is not as it was written.
         With `at_least_one` the first batch comes whole even if it is larger. Batches that compaction left without
         records are passed over, unless nothing else follows: librdkafka takes an answer without a single record for
         one that was cut too short, and after ten of them reports an error.
@@ -512,6 +566,8 @@ class PartitionLog:
             for position, first in segment.headers_from(offset, end):
                 reached = first.last_offset + 1
                 if not first.count:
+                    if segment.unverified is not None:
+                        segment.readable(position, first.size, first.size)
                     empty = FileSlice(segment.log, position, first.size)
                     continue
                 wanted = min(end - position, max_bytes)
@@ -519,6 +575,8 @@ class PartitionLog:
                     if not at_least_one:
                         return None
                     wanted = first.size
+                if segment.unverified is not None:
+                    wanted = segment.readable(position, wanted, first.size)
                 return FileSlice(segment.log, position, wanted)
         return empty
 
@@ -639,7 +697,7 @@ class PartitionLog:
                     return NOTHING_FOUND
                 if header.max_timestamp < timestamp:
                     continue
-                for record in read_records(segment.log.read(position, header.size)):
+                for record in read_records(segment.read(position, header.size)):
                     if record.timestamp >= timestamp and record.offset >= self.start_offset:
                         return _below(limit, TimestampedOffset(record.timestamp, record.offset))
         return NOTHING_FOUND
@@ -660,7 +718,7 @@ class PartitionLog:
             for position, header in candidates:
                 if header.max_timestamp <= best.timestamp:
                     continue
-                for record in read_records(segment.log.read(position, header.size)):
+                for record in read_records(segment.read(position, header.size)):
                     if record.timestamp > best.timestamp and record.offset >= self.start_offset:
                         best = TimestampedOffset(record.timestamp, record.offset)
         return _below(limit, best)

@@ -20,6 +20,7 @@ import asyncio
 from time import monotonic, perf_counter
 from typing import Final, cast
 
+from onceflow.broker.complaints import complain
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
@@ -168,6 +169,8 @@ class _Fetch:
                     records = found if found.size >= SENT_FROM_FILE else found.read()
                     topic.traffic.bytes_out += found.size
             except (StorageError, CorruptLog) as error:
+                if isinstance(error, CorruptLog):
+                    complain(f"reading {partition.topic}-{partition.index}", "%s", error)
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         if self._reader is not None:
             self._reader.reads(log, entry.fetch_offset, found, topic.traffic)
@@ -200,7 +203,11 @@ class _Fetch:
             if partition.log.closed:
                 self._answer()
                 return
-            available += partition.log.bytes_after(offset, committed=self._committed)
+            try:
+                available += partition.log.bytes_after(offset, committed=self._committed)
+            except (StorageError, CorruptLog):  # who reads there is told
+                self._answer()
+                return
             if available >= self._request.min_bytes:
                 self._answer()
                 return

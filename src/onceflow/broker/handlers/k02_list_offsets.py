@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 from onceflow.broker.access import refusal
+from onceflow.broker.complaints import complain
 from onceflow.broker.handlers import Context
 from onceflow.broker.node import Node
 from onceflow.broker.partition import Partition
-from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
+from onceflow.errors import CorruptLog, ErrorCode, MalformedMessage, ProtocolError, StorageError
 from onceflow.log.partition import LEADER_EPOCH, NOTHING_FOUND, TimestampedOffset
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.list_offsets import (
@@ -78,7 +79,9 @@ def _find(partition: Partition, entry: ListOffsetsPartition, isolation: int, ver
             case -5:
                 return NOTHING_FOUND
         return log.first_offset_at(timestamp, end)
-    except StorageError as error:
+    except (StorageError, CorruptLog) as error:
+        if isinstance(error, CorruptLog):
+            complain(f"reading {partition.topic}-{partition.index}", "%s", error)
         raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
     except MalformedMessage as error:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
