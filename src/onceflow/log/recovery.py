@@ -145,8 +145,8 @@ def _remove_orphans(files: FileSystem, directory: Path, bases: list[int]) -> Non
 
 def _missing(where: object, reached: int, until: int) -> CorruptLog:
     return CorruptLog(
-        f"{where} has nothing from offset {reached} to {until - 1}, though it was on disk once: segments are missing, or "
-        f"the end of one. {RESTORE}"
+        f"{where} has nothing from offset {reached} to {until - 1}, though it was on disk once: segments are missing, "
+        f"or the end of one. {RESTORE}"
     )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from onceflow.clock import ManualClock
 from onceflow.config import TopicConfig
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.memory_files import MemoryFile, MemoryFileSystem, SimulatedCrash
