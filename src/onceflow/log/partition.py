@@ -39,6 +39,7 @@ from onceflow.log.recovery import SNAPSHOT_SUFFIX, Recovered, recover, snapshots
 from onceflow.log.segment import ABORTED_SUFFIX, CHECKSUMS_SUFFIX, LOG_SUFFIX, Segment, file_name
 from onceflow.log.small_files import read_json, replace_json
 from onceflow.wire.batch import (
+    LEADER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     BatchHeader,
@@ -49,13 +50,11 @@ from onceflow.wire.batch import (
 )
 from onceflow.wire.records import EndTxnMarker, build_batch, read_records
 
-__all__ = ["Appended", "Checkpoint", "Flush", "PartitionLog", "TimestampedOffset"]
+__all__ = ["LEADER_EPOCH", "Appended", "Checkpoint", "Flush", "PartitionLog", "TimestampedOffset", "was_written"]
 
 logger = logging.getLogger(__name__)
 
 START_FILE: Final = "log-start-offset.json"
-LEADER_EPOCH: Final = 0
-"""One node leads every partition, always."""
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 """Index entries hold offsets relative to the segment in 31 bits."""
 KEPT_SNAPSHOTS: Final = 2
@@ -423,6 +422,8 @@ class PartitionLog:
         self._files.sync_directory(self.directory)
         fresh = self._files.open(keep.log.path)  # the old one remembers that it failed
         try:
+            if fresh.size < self._hw_position:
+                raise StorageError(f"{keep.log.path} was removed or cut while it was open.")
             fresh.truncate(self._hw_position)
             fresh.sync()
         finally:

@@ -46,7 +46,7 @@ from onceflow.log.checksums import RESTORE
 from onceflow.log.files import TEMPORARY_SUFFIX, FileSystem
 from onceflow.log.producers import ProducerStates
 from onceflow.log.segment import CHECKSUMS_SUFFIX, LOG_SUFFIX, Segment, file_name
-from onceflow.wire.batch import NO_PRODUCER_ID, BatchHeader, checksum
+from onceflow.wire.batch import LEADER_EPOCH, NO_PRODUCER_ID, BatchHeader, checksum
 from onceflow.wire.records import EndTxnMarker, read_records
 
 __all__ = ["SNAPSHOT_SUFFIX", "Recovered", "recover", "snapshots"]
@@ -99,7 +99,8 @@ def recover(files: FileSystem, directory: Path, start_offset: int, index_interva
             segments.append(Segment(files, directory, base))
         unsaved = _check_vouched(segments, start_offset, vouched_to)
         _remove_orphans(files, directory, bases)
-        scan = _Scan(files, directory, segments, start_offset, unsaved, index_interval, now_ms)
+        may_have_gaps = not checkpoints and files.exists(directory / compaction.OFFSET_FILE)
+        scan = _Scan(files, directory, segments, start_offset, unsaved, index_interval, now_ms, may_have_gaps)
         given_up: list[Path] = []
         found = None
         for checkpoint in reversed(checkpoints):
@@ -228,6 +229,7 @@ class _Scan:
     """The first segment whose files have to be brought up to date."""
     index_interval: int
     now_ms: int
+    may_have_gaps: bool
 
     def run(self, checkpoint: int, producers: ProducerStates) -> Recovered:
         """Check everything from the checkpoint on, cutting at the first thing that is not a whole, sound batch.
@@ -287,7 +289,7 @@ class _Scan:
         started_at = position
         try:
             for _, header, batch in segment.batches(position):
-                if header.base_offset < found.end_offset or checksum(batch) != header.crc:
+                if not self._follows(segment, position, header, found) or checksum(batch) != header.crc:
                     break
                 self._take_in(segment, position, header, batch, found)
                 position += header.size
@@ -296,6 +298,16 @@ class _Scan:
                 raise
         found.scanned_bytes += position - started_at
         return position
+
+    def _follows(self, segment: Segment, position: int, header: BatchHeader, found: Recovered) -> bool:
+        """Whether a batch may stand where it does, by what no checksum of its own covers.
+
+        Batches follow each other without a gap until compaction has been there. It leaves alone what is above a
+        checkpoint, and has checksums made of what it writes.
+        """
+        if position < segment.vouched_size or self.may_have_gaps:
+            return header.base_offset >= found.end_offset
+        return (header.base_offset, header.leader_epoch) == (found.end_offset, LEADER_EPOCH)
 
     def _take_in(self, segment: Segment, position: int, header: BatchHeader, batch: bytes, found: Recovered) -> None:
         segment.note(position, header.size, header.last_offset, header.max_timestamp, self.index_interval)

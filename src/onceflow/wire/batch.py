@@ -27,6 +27,7 @@ from onceflow.errors import CorruptLog
 __all__ = [
     "ATTRIBUTES_AT",
     "HEADER_SIZE",
+    "LEADER_EPOCH",
     "MAGIC",
     "NO_PRODUCER_ID",
     "NO_SEQUENCE",
@@ -46,6 +47,8 @@ OVERHEAD: Final = 12
 ATTRIBUTES_AT: Final = 21
 """Where the checksummed part begins."""
 MAGIC: Final = 2
+LEADER_EPOCH: Final = 0
+"""Of every batch that is stored here: one node leads every partition, always."""
 MIN_LENGTH: Final = HEADER_SIZE - OVERHEAD
 
 NO_PRODUCER_ID: Final = -1

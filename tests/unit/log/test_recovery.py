@@ -123,7 +123,7 @@ def flipped(batch: bytes, at: int = 65) -> bytes:
 
 
 BATCH = bytes(make_batch(producer=(1, 0, 8), value=b"008", timestamps=[T0 + 8]))
-NEXT = struct.pack(">q", 8) + BATCH[8:]
+NEXT = struct.pack(">q", 8) + BATCH[8:12] + struct.pack(">i", 0) + BATCH[16:]
 TORN = {
     "nothing": b"",
     "one byte": NEXT[:1],
@@ -134,6 +134,8 @@ TORN = {
     "a batch with a flipped bit": flipped(NEXT),
     "a batch with a flipped bit in its header": flipped(NEXT, 30),
     "a batch with a wrong offset": struct.pack(">q", 3) + BATCH[8:],
+    "a batch behind a gap": struct.pack(">q", 9) + NEXT[8:],
+    "a batch of another leader epoch": NEXT[:12] + struct.pack(">i", 1) + NEXT[16:],
     "a batch that says it is longer": NEXT[:8] + struct.pack(">i", 1 << 30) + NEXT[12:],
     "a batch that says it has no length": NEXT[:8] + struct.pack(">i", 0) + NEXT[12:],
     "a batch with a negative length": NEXT[:8] + struct.pack(">i", -5) + NEXT[12:],
