@@ -169,7 +169,8 @@ class Topics:
             with contextlib.suppress(StorageError):
                 # The file first: where it is, the folders have to be. Without it they are empty, and in nobody's way.
                 self._files.remove(self._file(name))
-                self._files.sync_directory(self._catalogue)
+                with contextlib.suppress(StorageError):
+                    self._files.sync_directory(self._catalogue)
                 self._remove_folders(name, range(partitions))
             raise
         self._add(topic)
