@@ -10,9 +10,9 @@ Invariants:
 - Checksums are of blocks, and the last one of what there is of its block. The next checkpoint extends it with what came
   after, without reading the rest again: what was changed meanwhile does not get a right checksum that way.
 
-They are read when a log is opened, which finds files that were cut, emptied, grew or are missing. A changed byte is found
-when its block is read for the first time in a process (`Unverified`), before anything of it is served: opening a log
-does not read it, and a block that was read costs nothing any more.
+They are read when a log is opened, which finds files that were cut, emptied, grew or are missing. A changed byte is
+found when its block is read for the first time in a process (`Unverified`), before anything of it is served: opening a
+log does not read it, and a block that was read costs nothing any more.
 
     version int16 | crc uint32 of what follows | base offset int64 | size int64 | end offset int64
     three times, for .index, .timeindex and .txnindex: size int64, crc uint32

@@ -137,6 +137,11 @@ class Checkpoint:
         """The process may die after any step. Checksums that are newer than the snapshot are as true as it."""
         try:
             for segment in self.segments:
+                if not self.files.exists(segment.log.path):
+                    raise StorageError(
+                        f"{segment.log.path} was removed while it was open. What is in it can be read until the broker "
+                        "stops, and is lost then: copy its records to another topic."
+                    )
                 segment.log.sync()
             for index in self.indexes:
                 index.sync()
@@ -420,10 +425,11 @@ class PartitionLog:
             self._bases.pop()
             self.segments.pop()
         self._files.sync_directory(self.directory)
-        fresh = self._files.open(keep.log.path)  # the old one remembers that it failed
+        path = keep.log.path
+        if not self._files.exists(path) or self._files.size(path) < self._hw_position:
+            raise StorageError(f"{path} was removed or cut while it was open.")
+        fresh = self._files.open(path)  # the old one remembers that it failed
         try:
-            if fresh.size < self._hw_position:
-                raise StorageError(f"{keep.log.path} was removed or cut while it was open.")
             fresh.truncate(self._hw_position)
             fresh.sync()
         finally:
