@@ -177,6 +177,11 @@ def _check_vouched(segments: list[Segment], start_offset: int, vouched_to: int) 
             continue
         if max(reached, start_offset) < must_reach:
             raise _missing(segment.log.path, reached, must_reach)
+        if next_base is not None and next_base < min(reached, vouched_to):
+            raise CorruptLog(
+                f"{segments[at + 1].log.path} begins at offset {next_base}, and {segment.log.path} reaches "
+                f"up to {reached}: what one of them holds was replaced or removed once, and is there again. {RESTORE}"
+            )
     for segment, size in grown:
         logger.warning(
             "%s had %d bytes and has %d: what was added to it is cut. Something other than the broker has done that.",

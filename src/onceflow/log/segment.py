@@ -248,6 +248,8 @@ class Segment:
         offsets = OffsetIndex.from_bytes(self.base_offset, self._known(self._read_if_there(OFFSET_INDEX_SUFFIX), 0))
         times = TimeIndex.from_bytes(self.base_offset, self._known(self._read_if_there(TIME_INDEX_SUFFIX), 1))
         if offsets is None or times is None:
+            if self.vouched_size:
+                logger.warning("An index of %s is missing or damaged. It is made again from the log.", self.log.path)
             return False
         self._offset_index, self._time_index = offsets, times
         return True

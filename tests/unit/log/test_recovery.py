@@ -279,6 +279,13 @@ def test_segments_that_a_checkpoint_vouches_for_and_that_are_missing_are_said(go
     reopened(files)
 
 
+def test_a_segment_that_begins_inside_of_another_below_a_checkpoint_is_said() -> None:
+    """As one that compaction has replaced, and that is there again."""
+    files = log_of(14, checkpoint_after=13)
+    add(files, file_name(4, LOG), files.read_bytes(DIRECTORY / file_name(3, LOG))[batch_size() :])
+    assert f"{file_name(4, LOG)} begins at offset 4" in refused(files)
+
+
 @pytest.mark.parametrize("gone", [(3,), (3, 6), (12,)])
 def test_whoever_removes_what_vouches_for_the_missing_gets_what_is_whole_before_it(gone: tuple[int, ...]) -> None:
     files = log_of(14, checkpoint_after=13)

@@ -170,7 +170,7 @@ class _Fetch:
                     topic.traffic.bytes_out += found.size
             except (StorageError, CorruptLog) as error:
                 if isinstance(error, CorruptLog):
-                    complain(f"reading {partition.topic}-{partition.index}", "%s", error)
+                    self._complain(partition, entry.fetch_offset, error)
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         if self._reader is not None:
             self._reader.reads(log, entry.fetch_offset, found, topic.traffic)
@@ -182,6 +182,11 @@ class _Fetch:
             aborted_transactions=aborted,
             records=cast(Buffer, records),  # the codec asks a slice for its length and passes it on
         )
+
+    @staticmethod
+    def _complain(partition: Partition, offset: int, error: CorruptLog) -> None:
+        name = f"{partition.topic}-{partition.index}"
+        complain(f"reading {name}", "Offset %d of %s cannot be read. %s", offset, name, error)
 
     # The long poll
 
