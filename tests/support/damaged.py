@@ -293,15 +293,15 @@ class Damage:
         return f"{self.path.relative_to(DIRECTORY)} {self.kind}"
 
 
-def damages(files: MemoryFileSystem, dice: random.Random, bits_per_byte: int) -> Iterator[Damage]:
-    """One file at a time: each byte with so many bits flipped, cut, emptied, longer, gone."""
+def damages(files: MemoryFileSystem, dice: random.Random) -> Iterator[Damage]:
+    """One file at a time: each byte with one bit flipped, cut, emptied, longer, gone."""
     for path in files_of(files):
         data = files.read_bytes(path)
         size = len(data)
         for at in range(size):
-            for bit in dice.sample(range(8), bits_per_byte):
-                changed = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
-                yield Damage(path, f"with bit {bit} of byte {at} flipped", changed, at)
+            bit = dice.randrange(8)
+            changed = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+            yield Damage(path, f"with bit {bit} of byte {at} flipped", changed, at)
         for left in sorted({0, 1, size // 2, size - 1, *dice.choices(range(size + 1), k=4)} & set(range(size))):
             yield Damage(path, f"cut to {left} of {size} bytes", data[:left], left)
         for name, more in (

@@ -13,11 +13,11 @@ from onceflow.config import TopicConfig
 from onceflow.errors import CorruptLog, OnceflowError, StorageError
 from onceflow.log.checksums import BLOCK_SIZE, NO_INDEXES, Checksums, Sum, Unverified
 from onceflow.log.files import RealFileSystem
-from onceflow.log.memory_files import MemoryFileSystem
+from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
 from onceflow.log.partition import PartitionLog
 from onceflow.log.recovery import snapshots
 from onceflow.log.segment import file_name
-from tests.unit.log.support import DIRECTORY, append, checkpoint, flush, make_batch, open_log
+from tests.unit.log.support import DIRECTORY, append, checkpoint, each_crash, flush, make_batch, open_log, values
 
 FILE = Path("/data/a.log")
 SIZES = (0, 1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 3 * BLOCK_SIZE, 3 * BLOCK_SIZE + 70)
@@ -198,6 +198,81 @@ def test_a_log_of_which_nothing_was_left_has_a_snapshot_before_it_has_checksums(
     assert job is not None
     job.segments[0].replace_checksums(job.parts[0].known.extended(log.active.log, log.active.size, 6, NO_INDEXES))
     assert open_log(files.kill()).end_offset == 6
+
+
+# Crashes
+
+SMALL = TopicConfig(segment_bytes=250, index_interval_bytes=0)
+NAMES = (".log", ".checksums", ".snapshot")
+
+
+def write(log: PartitionLog, count: int) -> None:
+    for _ in range(count):
+        append(log, make_batch(producer=(1, 0, log.end_offset), value=b"%03d" % log.end_offset))
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+@pytest.mark.parametrize("before", [0, 2, 4])
+def test_dying_at_any_step_of_a_checkpoint_is_never_taken_for_damage(fsync: bool, before: int) -> None:
+    """Nor is what follows it: segments of the same names are made again, and the next checkpoint may die, too."""
+    for step in range(1000):
+        log = open_log(MemoryFileSystem(), SMALL, fsync=fsync)
+        files = log._files
+        assert isinstance(files, MemoryFileSystem)
+        write(log, before)
+        flush(log)
+        checkpoint(log)
+        write(log, 5)
+        if fsync:
+            flush(log)
+        certain = log.high_watermark if fsync else before
+        files.steps_until_crash = step
+        try:
+            checkpoint(log)
+        except SimulatedCrash:
+            for seed, after in enumerate(each_crash(files, NAMES)):
+                found = open_log(after, SMALL, fsync=fsync)
+                assert found.end_offset >= certain
+                assert [int(value or b"") for value in values(found)] == list(range(found.end_offset))
+                write(found, 4)
+                flush(found)
+                again = after.crash(random.Random(seed))
+                assert open_log(again, SMALL, fsync=fsync).end_offset >= (found.end_offset if fsync else certain)
+                checkpoint(found)
+                end = found.end_offset
+                assert open_log(after.crash(random.Random(seed)), SMALL, fsync=fsync).end_offset == end
+        else:
+            assert step > 5
+            return
+    pytest.fail("never came to an end")
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 5])
+def test_a_log_that_went_back_behind_a_checkpoint_is_not_taken_for_damaged(failures: int) -> None:
+    """A checkpoint reaches above the high watermark; then a flush fails, and the log is cut."""
+    log = open_log(MemoryFileSystem(), SMALL)
+    files = log._files
+    assert isinstance(files, MemoryFileSystem)
+    write(log, 2)
+    flush(log)
+    write(log, 5)
+    checkpoint(log)
+    log.begin_flush()
+    files.sync_failures = failures
+    log.fail_flush()
+    for seed in range(60):
+        for after in (files.kill(), files.crash(random.Random(seed))):
+            found = open_log(after, SMALL)
+            assert found.end_offset >= 2
+            assert [int(value or b"") for value in values(found)] == list(range(found.end_offset))
+    files.sync_failures = 0
+    if log.awaits_repair:
+        log._repair()  # as the next write does
+    assert log.end_offset == 2
+    write(log, 5)
+    flush(log)
+    for seed in range(60):
+        assert open_log(files.crash(random.Random(seed)), SMALL).end_offset == 7
 
 
 # While a broker runs
