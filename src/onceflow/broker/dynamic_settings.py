@@ -10,7 +10,6 @@ leaves the settings as they were or as they were to be. As in Kafka they go befo
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,12 +20,18 @@ from onceflow.broker.connection_limits import ConnectionLimits
 from onceflow.config import BROKER_SETTINGS, DYNAMIC, BrokerConfig
 from onceflow.errors import ConfigError, CorruptLog, ErrorCode, ProtocolError
 from onceflow.log.files import FileSystem
+from onceflow.log.small_files import read_json, replace_json
 
 __all__ = ["DynamicSettings", "changed"]
 
 logger = logging.getLogger(__name__)
 
+SETTINGS_FILE: Final = "broker-settings.json"
 FORMAT_VERSION: Final = 1
+REMEDY: Final = (
+    "Restore it from a backup of the directory, or write {} into it: then the broker has the settings that it is given "
+    "at start, and clients have to change theirs anew."
+)
 THIS_BROKER: Final = "this broker"
 ALL_BROKERS: Final = "all brokers"
 
@@ -36,22 +41,21 @@ class DynamicSettings:
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
         self._files = files
-        self._path = directory / "broker-settings.json"
+        self._path = directory / SETTINGS_FILE
 
     def load(self, config: BrokerConfig) -> BrokerConfig:
         """The settings of a broker that starts with `config`."""
         if not self._files.exists(self._path):
             return config
+        content = read_json(self._files, self._path, REMEDY)
+        if not content:
+            return config
         try:
-            content = json.loads(self._files.read_bytes(self._path))
             if content["version"] != FORMAT_VERSION:
                 raise ValueError(f"its format is {content['version']!r}, and this version reads {FORMAT_VERSION}")
             loaded = _checked(config, _texts(content[THIS_BROKER]), _texts(content[ALL_BROKERS]))
         except (ValueError, LookupError, TypeError, AttributeError, ConfigError) as error:
-            raise CorruptLog(
-                f"{self._path} is damaged ({error}). Restore it from a backup of the directory, or remove it: then the "
-                "broker has the settings that it is given at start, and clients have to change theirs anew."
-            ) from error
+            raise CorruptLog(f"{self._path} is damaged ({error}). {REMEDY}") from error
         for name in config.given:
             if loaded.text(name) != config.text(name):
                 logger.warning(
@@ -62,14 +66,18 @@ class DynamicSettings:
                 )
         return loaded
 
+    def create_file(self) -> None:
+        """For a new directory: from then on a file that is missing was removed by somebody."""
+        if not self._files.exists(self._path):
+            self._save({}, {})
+
     def save(self, config: BrokerConfig) -> None:
         """Raises `StorageError`."""
-        content = {
-            "version": FORMAT_VERSION,
-            THIS_BROKER: dict(config.for_this_broker),
-            ALL_BROKERS: dict(config.for_all_brokers),
-        }
-        self._files.replace(self._path, json.dumps(content, indent=1).encode())
+        self._save(config.for_this_broker, config.for_all_brokers)
+
+    def _save(self, for_this: Mapping[str, str], for_all: Mapping[str, str]) -> None:
+        content = {"version": FORMAT_VERSION, THIS_BROKER: dict(for_this), ALL_BROKERS: dict(for_all)}
+        replace_json(self._files, self._path, content)
 
 
 def changed(config: BrokerConfig, wanted: Mapping[str, str], *, for_all: bool) -> BrokerConfig:

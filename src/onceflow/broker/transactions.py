@@ -97,10 +97,11 @@ class Transactions:
         for header, records in self.log.replay(index):
             if not header.is_control:
                 latest.update((record.key or b"", record.value) for record in records)
-        for key, value in latest.items():
-            transactional_id = read_key(key)
-            if transactional_id is not None:
-                self.coordinator.apply(transactional_id, None if value is None else read_value(value))
+        with self.log.naming(index):
+            for key, value in latest.items():
+                transactional_id = read_key(key)
+                if transactional_id is not None:
+                    self.coordinator.apply(transactional_id, None if value is None else read_value(value))
 
     def _reload(self, index: int) -> None:
         """The disk has lost what was appended last to a partition: back to what it has.

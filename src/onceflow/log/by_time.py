@@ -104,7 +104,7 @@ def _below(limit: int | None, found: TimestampedOffset) -> TimestampedOffset:
 
 def _opened(segment: Segment, position: int, header: BatchHeader, look: Look, start_offset: int) -> Steps:
     """What there is to see in a batch, from the log start on."""
-    batch = segment.log.read(position, header.size)
+    batch = segment.read(position, header.size)
     data = unpacked_if_small(header, batch)
     if data is not None:
         return look(header, data, start_offset)

@@ -50,7 +50,8 @@ whoever gives up between 3 and 5 removes the marker, syncs the folder, and then 
 way as the log, so neither is ever used with another one's log. That holds for the aborted transactions above all: their
 `.cleaned` is always there, even if it is empty, so that it takes the place of a list that says more.
 
-`cleaner-offset` holds the offset up to which a log is clean. Losing it only means that all of the log is dirty again.
+`cleaner-offset.json` holds the offset up to which a log is clean. Losing it only means that all of the log is dirty
+again.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ from onceflow.log.aborted import Aborts
 from onceflow.log.draft import CLEANED_SUFFIX, Draft, Part, Survivors, cleaned, note_keys
 from onceflow.log.files import FileSystem
 from onceflow.log.segment import ABORTED_SUFFIX, LOG_SUFFIX, SUFFIXES, Segment, file_name
+from onceflow.log.small_files import read_json, to_json
 from onceflow.steps import Work, in_thread
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ __all__ = ["Cleaner", "Pace", "finish_interrupted"]
 logger = logging.getLogger(__name__)
 
 MARKER_SUFFIX: Final = ".swap"
-OFFSET_FILE: Final = "cleaner-offset"
+OFFSET_FILE: Final = "cleaner-offset.json"
 KEYS_MAX: Final = 500_000
 """Keys that are noted at a time, at 110 to 150 bytes each. With more, the dirty range is cleaned in several rounds."""
 _MARKER: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.swap")
@@ -229,8 +231,11 @@ class Cleaner:
         """Up to where a log is clean; 0 if nobody knows."""
         if log not in self._cleaned_offsets:
             path = log.directory / OFFSET_FILE
-            text = self._files.read_bytes(path) if self._files.exists(path) else b""
-            self._cleaned_offsets[log] = int(text) if text.strip().isdigit() else 0
+            offset = 0
+            if self._files.exists(path):
+                with contextlib.suppress(CorruptLog):
+                    offset = int(read_json(self._files, path).get("offset", 0))
+            self._cleaned_offsets[log] = offset
         return self._cleaned_offsets[log]
 
     # Cleaning
@@ -386,7 +391,7 @@ class Cleaner:
 
         def write() -> None:
             file.truncate(0)
-            file.append(f"{job.dirty_from}\n".encode())
+            file.append(to_json({"offset": job.dirty_from}))
             file.sync()
 
         try:

@@ -28,6 +28,7 @@ __all__ = [
     "ATTRIBUTES_AT",
     "CRC_AT",
     "HEADER_SIZE",
+    "LEADER_EPOCH",
     "MAGIC",
     "NO_PRODUCER_ID",
     "NO_SEQUENCE",
@@ -49,6 +50,8 @@ CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21
 """Where the checksummed part begins."""
 MAGIC: Final = 2
+LEADER_EPOCH: Final = 0
+"""Of every batch that is stored here: one node leads every partition, always."""
 MIN_LENGTH: Final = HEADER_SIZE - OVERHEAD
 
 NO_PRODUCER_ID: Final = -1

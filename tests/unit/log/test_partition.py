@@ -1067,7 +1067,7 @@ def test_dying_at_any_step_of_an_operation_leaves_the_log_without_a_gap(
         else:
             assert step > 1
             return
-        for seed, after in enumerate(each_crash(files, (".log", ".snapshot", "log-start-offset"))):
+        for seed, after in enumerate(each_crash(files, (".log", ".snapshot", "log-start-offset.json"))):
             again = open_log(after, SMALL, fsync=fsync)
             start, end = again.start_offset, again.end_offset
             assert start in (0, 6, 7, 8)

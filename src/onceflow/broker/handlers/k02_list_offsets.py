@@ -15,13 +15,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from onceflow.broker.access import refusal
+from onceflow.broker.complaints import complain
 from onceflow.broker.handlers import Context
 from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
+from onceflow.broker.partition import Partition
 from onceflow.errors import CorruptLog, ErrorCode, MalformedMessage, ProtocolError, StorageError
 from onceflow.log.by_time import NOTHING_FOUND, TimestampedOffset
 from onceflow.log.by_time import Steps as ByTime
-from onceflow.log.partition import LEADER_EPOCH, PartitionLog
+from onceflow.log.partition import LEADER_EPOCH
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -60,8 +62,8 @@ def handle(node: Node, context: Context, request: ListOffsetsRequest) -> Steps:
                 topic = node.topics.get(asked.name)  # each time: there was a pause
                 if topic is None or not 0 <= entry.partition_index < len(topic.partitions):
                     raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                log = topic.partitions[entry.partition_index].log
-                found = yield from _find(log, entry, request.isolation_level, context.version)
+                partition = topic.partitions[entry.partition_index]
+                found = yield from _find(partition, entry, request.isolation_level, context.version)
             except ProtocolError as error:
                 result.error_code = error.code
             else:
@@ -83,9 +85,10 @@ def _repeated(topics: Sequence[ListOffsetsTopic]) -> set[Place]:
     return {place for place, count in Counter(places).items() if count > 1}
 
 
-def _find(log: PartitionLog, entry: ListOffsetsPartition, isolation: int, version: int) -> ByTime:
+def _find(partition: Partition, entry: ListOffsetsPartition, isolation: int, version: int) -> ByTime:
     if entry.current_leader_epoch > LEADER_EPOCH:
         raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    log = partition.log
     timestamp = entry.timestamp
     if timestamp < 0 and version < _SINCE.get(timestamp, 2**15):
         raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION)
@@ -102,6 +105,8 @@ def _find(log: PartitionLog, entry: ListOffsetsPartition, isolation: int, versio
                 return NOTHING_FOUND
         return (yield from log.first_offset_at(timestamp, end))
     except (StorageError, CorruptLog) as error:
+        if isinstance(error, CorruptLog):
+            complain(f"reading {partition.topic}-{partition.index}", "%s", error)
         raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
     except MalformedMessage as error:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
