@@ -142,10 +142,12 @@ def test_a_fetch_that_waits_where_nothing_can_be_read_keeps_no_producer_from_its
         end = log.high_watermark
         waiting = broker.send(fetch_request("plain", end, max_wait_ms=60_000), 12)
         assert not waiting.is_there
-        log.bytes_after = lambda *_, **__: (_ for _ in ()).throw(CorruptLog("as it happens"))  # type: ignore[method-assign]
+        log.readable_end = lambda **_: (_ for _ in ()).throw(CorruptLog("as it happens"))  # type: ignore[method-assign]
         request = produce_request("plain", batch("more", timestamps=[broker.clock.now_ms()]))
         [[produced]] = [each.partition_responses for each in broker.ask(request, 9).responses]
         assert produced.error_code == ErrorCode.NONE
+        while not waiting.is_there:
+            await asyncio.sleep(0)
         [[answer]] = [each.partitions for each in waiting.message.responses]
         assert answer.error_code == ErrorCode.NONE
         assert read_header(answer.records).base_offset == end

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from onceflow.broker.dynamic_settings import changed
 from onceflow.broker.users import Change, Credential
 from onceflow.clock import ManualClock
 from onceflow.config import STANDARD_AUTHORIZER
@@ -20,6 +21,7 @@ from onceflow.log.checksums import Checksums
 from onceflow.log.memory_files import MemoryFileSystem
 from onceflow.log.partition import PartitionLog
 from onceflow.log.segment import CHECKSUMS_SUFFIX, LOG_SUFFIX
+from onceflow.steps import at_once
 from onceflow.wire.acls import Acl, Operation, Pattern, Permission, Resource
 from onceflow.wire.batch import batches
 from onceflow.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -145,6 +147,7 @@ def _furnish(broker: MemoryBroker) -> None:
     assert node.authorizer is not None
     node.authorizer.acls.add([ACL])
     node.features.apply({"group.version": 1, "transaction.version": 1})
+    at_once(node.configure(changed(node.config, {"log.retention.ms": "777000000"}, for_all=True)))
 
 
 def _transactions(broker: MemoryBroker, round_: int) -> None:
@@ -192,6 +195,7 @@ def told(broker: MemoryBroker, expected: Answers | None) -> Answers:
     node = broker.node
     answers: Answers = {
         ("cluster",): node.cluster_id,
+        ("settings",): (dict(node.config.for_this_broker), dict(node.config.for_all_brokers)),
         ("features",): (node.features.levels, node.features.epoch),
         ("users",): {user: dict(node.users.credentials(user)) for user in node.users},
         ("nobody",): node.users.to_check("nobody", "SCRAM-SHA-256"),
@@ -257,7 +261,7 @@ def _read_all(log: PartitionLog, where: tuple[str, int], answers: Answers, expec
     times = [key[3] for key in expected if key[:3] == ("time", *where)] if expected is not None else _times(log)
     for time in times:
         try:
-            answers["time", *where, time] = log.first_offset_at(time) if time else log.offset_of_newest()  # type: ignore[arg-type]
+            answers["time", *where, time] = at_once(log.first_offset_at(time) if time else log.offset_of_newest())  # type: ignore[arg-type]
         except OnceflowError as error:
             answers["time", *where, time] = _refusal(error)
 

@@ -50,7 +50,7 @@ class Reply:
     def message(self) -> Any:
         """The answer, as a client would decode it."""
         assert self.is_there, "the answer is not there yet"
-        answer = self._outcome.result if isinstance(self._outcome, Deferred) else self._outcome
+        answer = self._outcome.answer() if isinstance(self._outcome, Deferred) else self._outcome
         assert answer is not None
         if isinstance(answer.message, bytes):
             return codec.decode(self._cls, self._version, answer.message)

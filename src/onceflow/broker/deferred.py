@@ -65,6 +65,10 @@ class Deferred:
         if self._listener is not None:
             self._listener()
 
+    def answer(self) -> Answer | None:
+        """What it came to, once it is done."""
+        return self.result if self.make is None else self.make()
+
     def fail(self, error: MalformedMessage) -> None:
         """There is no answer: the connection is to be closed."""
         if not self.is_done:

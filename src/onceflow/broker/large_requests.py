@@ -208,7 +208,7 @@ class LargeRequests:
         deferred.parked_s = awaited.parked_s
         if awaited.error is not None:
             raise awaited.error
-        answer = awaited.result if awaited.make is None else awaited.make()
+        answer = awaited.answer()
         return None if answer is None else await self._encoded(answer, version)
 
     async def _decoded(self, decode: Callable[[], tuple[T, int]], handle: Callable[[T], Any]) -> Result:

@@ -646,20 +646,6 @@ class PartitionLog:
             bound = self._bases[at + 1] if at + 1 < len(self._bases) else self.end_offset
         return at, bound
 
-    def bytes_after(self, offset: int, *, committed: bool = False) -> int:
-        """About how many bytes a read at `offset` could return; exact enough for a long poll's min_bytes."""
-        if offset >= (self.last_stable_offset if committed else self.high_watermark):
-            return 0
-        available = 0
-        for segment, end in self._readable_from(offset, committed=committed):
-            if not available:
-                found = segment.locate(offset, end)
-                if found is not None:
-                    available = end - found[0]
-            else:
-                available += end
-        return available
-
     def _readable_from(self, offset: int, *, committed: bool = False) -> Iterator[tuple[Segment, int]]:
         """Segments from the one that may hold `offset`, each with the position up to which it may be read."""
         last, end = self.readable_end(committed=committed)

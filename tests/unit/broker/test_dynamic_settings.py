@@ -16,6 +16,7 @@ from onceflow.clock import ManualClock
 from onceflow.config import BROKER_SETTINGS, DYNAMIC, BrokerConfig, Source
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
+from onceflow.log.small_files import to_json
 
 DIRECTORY = Path("/data")
 FILE = DIRECTORY / "broker-settings.json"
@@ -125,16 +126,17 @@ def test_where_the_disk_refuses_nothing_changes(files: MemoryFileSystem) -> None
         b"{",
         b"[]",
         b"null",
+        b'{"version": 1, "this broker": {}, "all brokers": {}}',
         b"\xff",
-        b'{"version": 1}',
-        b'{"version": 1, "this broker": {}}',
-        b'{"version": 2, "this broker": {}, "all brokers": {}}',
-        b'{"version": 1, "this broker": [], "all brokers": {}}',
-        b'{"version": 1, "this broker": {}, "all brokers": {"log.retention.ms": 5}}',
-        b'{"version": 1, "this broker": {}, "all brokers": {"log.retention.ms": "soon"}}',
-        b'{"version": 1, "this broker": {"node.id": "5"}, "all brokers": {}}',
-        b'{"version": 1, "this broker": {"no.such": "5"}, "all brokers": {}}',
-        b'{"version": 1, "this broker": {"max.connections.per.ip.overrides": "bad"}, "all brokers": {}}',
+        to_json({"version": 1}),
+        to_json({"version": 1, "this broker": {}}),
+        to_json({"version": 2, "this broker": {}, "all brokers": {}}),
+        to_json({"version": 1, "this broker": [], "all brokers": {}}),
+        to_json({"version": 1, "this broker": {}, "all brokers": {"log.retention.ms": 5}}),
+        to_json({"version": 1, "this broker": {}, "all brokers": {"log.retention.ms": "soon"}}),
+        to_json({"version": 1, "this broker": {"node.id": "5"}, "all brokers": {}}),
+        to_json({"version": 1, "this broker": {"no.such": "5"}, "all brokers": {}}),
+        to_json({"version": 1, "this broker": {"max.connections.per.ip.overrides": "bad"}, "all brokers": {}}),
     ],
 )
 def test_a_damaged_file_is_no_settings(files: MemoryFileSystem, damage: bytes) -> None:

@@ -108,7 +108,6 @@ def test_with_fsync_nothing_is_readable_before_its_flush() -> None:
     assert offsets(log) == (0, 0, 0, 2)
     assert log.is_dirty
     assert log.read(0, 1000) == log.read(1, 1000) == b""
-    assert log.bytes_after(0) == 0
     round_ = log.begin_flush()
     write(log, 2)
     round_.run()
@@ -852,13 +851,6 @@ def test_reading_outside_of_the_log_is_refused(eight: PartitionLog) -> None:
     assert eight.read(8, 10) == b""
     eight.delete_before(4)
     assert refusal(lambda: eight.read(3, 10)) == ErrorCode.OFFSET_OUT_OF_RANGE
-
-
-def test_how_much_can_be_read(eight: PartitionLog) -> None:
-    size = len(eight.read(0, 1))
-    assert [eight.bytes_after(offset) // size for offset in range(9)] == [8, 7, 6, 5, 4, 3, 2, 1, 0]
-    write(eight, 8)
-    assert eight.bytes_after(0) == 8 * size
 
 
 # Finding by time

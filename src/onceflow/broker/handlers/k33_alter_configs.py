@@ -103,11 +103,12 @@ class Changer(Generic[R]):
             if self._times[resource.resource_type, resource.resource_name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "One request names this resource more than once.")
             self._check_access(resource)
-            yield from self._change(resource)
+            try:
+                yield from self._change(resource)
+            except ConfigError as error:
+                raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from error
         except ProtocolError as error:
             return error.code, error.message
-        except ConfigError as error:
-            return ErrorCode.INVALID_CONFIG, str(error)
         except StorageError as error:
             return ErrorCode.KAFKA_STORAGE_ERROR, str(error)
         return ErrorCode.NONE, None
