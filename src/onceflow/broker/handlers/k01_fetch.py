@@ -6,8 +6,8 @@
   one batch.
 - Waits up to `max_wait_ms`, and `WAIT_MAX_S` at most, for `min_bytes`, and answers at once if a partition has an error.
   It is looked at again when the log has grown by a share of what is missing (`_Fetch.look_again`), not at each write.
-- Of a partition that is named twice the last entry counts, as in Kafka. How many are asked for at once is bounded in the
-  table `handlers.APIS`; more than `AT_ONCE_MAX` are read in steps (`large_requests`).
+- Of a partition that is named twice the last entry counts, as in Kafka. How many are asked for at once is bounded in
+  the table `handlers.APIS`; more than `AT_ONCE_MAX` are read in steps (`large_requests`).
 - What waits in front of a client's answers keeps no answer in memory: each is read when its turn has come.
 - Reads end at the high watermark; with isolation read_committed at the last stable offset, and the transactions are
   named that were aborted in what is returned. Their records are in there; the client skips them.
