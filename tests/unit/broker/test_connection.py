@@ -262,3 +262,20 @@ def test_who_has_hung_up_and_whose_answers_do_not_come_is_closed_in_the_end() ->
         assert wire.is_cut
 
     asyncio.run(scenario())
+
+
+def test_a_connection_has_one_fetch_session_which_ends_with_it() -> None:
+    async def scenario() -> None:
+        broker = MemoryBroker(fsync=False)
+        broker.node.topics.create("t", 1, {})
+        wire = Wire(Connection(broker.node, set()))
+        at = FetchPartition(partition=0, current_leader_epoch=-1, fetch_offset=0, partition_max_bytes=1000)
+        asking = FetchRequest(session_epoch=0, topics=[FetchTopic(topic="t", partitions=[at])])
+        for _ in range(3):
+            wire.receive(frame_of(asking, 12))
+        assert wire.answers == 3
+        assert len(broker.node.fetch_sessions) == 1
+        wire.connection.connection_lost(None)
+        assert len(broker.node.fetch_sessions) == 0
+
+    asyncio.run(scenario())
