@@ -11,7 +11,7 @@
 - What waits in front of a client's answers keeps no answer in memory: each is read when its turn has come.
 - Reads end at the high watermark; with isolation read_committed at the last stable offset, and the transactions are
   named that were aborted in what is returned. Their records are in there; the client skips them.
-- Fetch sessions (KIP-227) are `fetch_sessions`. A partition that has nothing new costs a tenth of what it costs without
+- Fetch sessions (KIP-227) are `fetch_sessions`. A partition that has nothing new costs a sixth of what it costs without
   one: nothing is decoded, nothing encoded, and it is only compared with what its client knows.
 - v13 and newer name topics by id (KIP-516).
 
