@@ -6,10 +6,10 @@
 - **An epoch counts the requests of a session.** Any other than the next one is 71, and changes nothing: client and
   broker would not mean the same list.
 - Partitions whose records were sent go to the end, so that those before them do not take all the room of every answer.
-- Sessions are in memory only, and bounded: one for each connection, which ends with it, `SESSIONS_MAX` in all, and
-  `PARTITIONS_MAX` partitions in each. One that has not been used for `IDLE_S` makes room for another; if there is none,
-  the client gets no session, and names everything each time. One that is gone is 70: the client begins anew, and names
-  everything once.
+- Sessions are in memory only, and bounded: one for each connection, which ends with it, `SESSIONS_MAX` in all,
+  `PARTITIONS_MAX` partitions in each, and `ALL_PARTITIONS_MAX` in all of them. One that has not been used for `IDLE_S`
+  makes room for another; if there is none, the client gets no session, and names everything each time. One that is
+  gone is 70: the client begins anew, and names everything once.
 - What is answered is what was asked when the request came, also if it waited; what the client knows changes when it is
   answered.
 
@@ -28,6 +28,7 @@ from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
 
 __all__ = [
+    "ALL_PARTITIONS_MAX",
     "PARTITIONS_MAX",
     "SESSIONS_MAX",
     "UNKNOWN",
@@ -44,6 +45,8 @@ PARTITIONS_MAX: Final = 2_000
 """Of a session. They are looked at without a pause; who has more asks without a session, and is served in steps."""
 IDLE_S: Final = 120.0
 """Kafka's `min.incremental.fetch.session.eviction.ms`."""
+ALL_PARTITIONS_MAX: Final = 200_000
+"""Some hundred megabytes."""
 EPOCH_MAX: Final = 2**31 - 1
 ID_MAX: Final = 2**31 - 1
 UNKNOWN: Final = -2
@@ -102,28 +105,34 @@ class FetchSessions:
         self._dice = dice or random.Random()
         self._sessions: dict[int, FetchSession] = {}
         """The one that was used last at the end."""
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    @property
+    def partitions(self) -> int:
+        return self._partitions
 
     def begin(self, topics: Iterable[FetchTopic], by_id: bool, now: float) -> FetchSession | None:
         """A session for what a request names, if there is room."""
         session = FetchSession(0, by_id, now)
         session.update(topics, ())
-        if not 0 < len(session.partitions) <= PARTITIONS_MAX or not self._has_room(now):
+        size = len(session.partitions)
+        if not 0 < size <= PARTITIONS_MAX or not self._has_room(size, now):
             return None
         while not session.id or session.id in self._sessions:
             session.id = self._dice.randint(1, ID_MAX)
         self._sessions[session.id] = session
+        self._partitions += size
         return session
 
-    def _has_room(self, now: float) -> bool:
-        if len(self._sessions) < SESSIONS_MAX:
-            return True
-        oldest = next(iter(self._sessions.values()))
-        if now - oldest.used_at < IDLE_S:
-            return False
-        self.end(oldest.id)
+    def _has_room(self, size: int, now: float) -> bool:
+        while len(self._sessions) >= SESSIONS_MAX or self._partitions + size > ALL_PARTITIONS_MAX:
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.used_at < IDLE_S:
+                return False
+            self.end(oldest.id)
         return True
 
     def go_on(
@@ -146,11 +155,14 @@ class FetchSessions:
             raise ProtocolError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise ProtocolError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        before = len(session.partitions)
         session.update(topics, forgotten)
-        if not session.partitions:
+        size = len(session.partitions)
+        self._partitions += size - before
+        if not size:
             self.end(id)
             return None
-        if len(session.partitions) > PARTITIONS_MAX:
+        if size > PARTITIONS_MAX or (size > before and self._partitions > ALL_PARTITIONS_MAX):
             self.end(id)
             raise ProtocolError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
@@ -159,4 +171,6 @@ class FetchSessions:
         return session
 
     def end(self, id: int) -> None:
-        self._sessions.pop(id, None)
+        session = self._sessions.pop(id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from onceflow.broker.fetch_sessions import (
+    ALL_PARTITIONS_MAX,
     EPOCH_MAX,
     IDLE_S,
     PARTITIONS_MAX,
@@ -98,3 +99,19 @@ def test_only_who_has_been_idle_makes_room() -> None:
     assert sessions.go_on(first.id, 2, False, [], [], IDLE_S + 1) is first
     with pytest.raises(ProtocolError):
         sessions.go_on(second.id, 1, False, [], [], IDLE_S + 1)
+
+
+def test_the_partitions_of_all_sessions_are_bounded() -> None:
+    sessions = FetchSessions()
+    many = [begun(sessions, *range(PARTITIONS_MAX)) for _ in range(ALL_PARTITIONS_MAX // PARTITIONS_MAX - 1)]
+    small = begun(sessions, *range(PARTITIONS_MAX - 1))
+    assert sessions.partitions == ALL_PARTITIONS_MAX - 1
+    assert sessions.begin(topics(0, 1), False, 0.0) is None
+    sessions.go_on(many[0].id, 1, False, [], forgotten(0, 1), 0.0)
+    sessions.go_on(small.id, 1, False, topics(9_000), [], 0.0)
+    with pytest.raises(ProtocolError):
+        sessions.go_on(many[0].id, 2, False, topics(0, 1, 9_001, 9_002), [], 0.0)
+    for each in many:
+        sessions.end(each.id)
+    assert sessions.partitions == len(small.partitions)
+    begun(sessions, 0)
