@@ -73,8 +73,8 @@ format: $(INSTALLED)  ## let ruff lay out the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-soak: setup  ## the property, crash and fuzz tests with many more examples (an hour or so)
-	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/unit tests/broker --timeout 3600
+soak: setup  ## the property, crash and fuzz tests with many more examples (some hours)
+	ONCEFLOW_SOAK=1 $(BIN)/pytest -q tests/unit tests/broker tests/hostile --timeout 3600
 
 faults: setup  ## all tests on both brokers that need Spark, a JVM or a browser: what make test leaves out, too (three quarters of an hour or so)
 	@$(BIN)/python -m tests.support.spark_jvm

@@ -50,6 +50,7 @@ APIS = [
     "alter_partition_reassignments",
     "list_partition_reassignments",
     "describe_client_quotas",
+    "alter_client_quotas",
     "describe_quorum",
     "update_features",
     "list_config_resources",

@@ -7,6 +7,7 @@ is the shortest way into a C function with a name that nothing else here uses.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import struct
 import sys
@@ -22,7 +23,7 @@ from tests.support.raw import batch, fetch_request, produce_request
 from onceflow.broker import connection
 from onceflow.broker.connection import Connection
 from onceflow.broker.node import Node
-from onceflow.clock import ManualClock
+from onceflow.clock import ManualClock, SystemClock
 from onceflow.config import BrokerConfig
 from onceflow.log.files import RealFileSystem
 from onceflow.wire import codec
@@ -55,15 +56,28 @@ PARTITIONS: Final = 16
 LENGTH: Final = struct.Struct(">i")
 
 
+class _Socket:
+    """Takes everything that is written to it past the transport."""
+
+    def __init__(self) -> None:
+        self._fd = os.open(os.devnull, os.O_WRONLY)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def setsockopt(self, *_: int) -> None: ...
+
+
 class _Transport(asyncio.Transport):
-    """Takes everything, at once."""
+    """Takes everything, at once, as it is."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sent: list[bytes] = []
+        self.socket: _Socket | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
+        return self.socket if name == "socket" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
     def get_write_buffer_size(self) -> int:
@@ -78,30 +92,46 @@ class _Transport(asyncio.Transport):
         self.sent.append(bytes(data))
 
     def writelines(self, parts: Any) -> None:
-        self.write(b"".join(parts))
+        self.sent += parts
 
 
 class Broker:
     """One connection to a broker without sockets, whose disk is the kernel's business (`--durability os`)."""
 
     def __init__(self, directory: Path) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(SystemClock().now_ms())
         node = Node(RealFileSystem(), directory, BrokerConfig(given={}, fsync=False), self.clock)
         node.attach(asyncio.get_running_loop())
         if large_requests is not None:
             node.large_requests = large_requests.LargeRequests(asyncio.get_running_loop())
         self.node = node
+        self._connect(None)
+
+    def _connect(self, socket: _Socket | None) -> None:
         self._transport = _Transport()
-        self._connection = Connection(node, set())
+        self._transport.socket = socket
+        self._connection = Connection(self.node, set())
         self._connection.connection_made(self._transport)
+
+    def connect_without_answers(self) -> None:
+        """From now on answers may go past the transport, and nobody sees them: requests are only to be posted."""
+        self._connect(_Socket())
 
     def frame(self, request: Message, version: int) -> bytes:
         head = codec.request_header(type(request), version, 1, "measured")
         body = codec.encode(request, version)
         return LENGTH.pack(len(head) + len(body)) + head + body
 
-    async def send(self, frame: bytes) -> bytes:
-        """Have a request answered, as if it had come from a socket."""
+    async def send(self, frame: bytes) -> list[bytes]:
+        """Have a request answered; the answer in pieces, as they were sent."""
+        self.post(frame)
+        while not self._transport.sent:
+            await asyncio.sleep(0)
+        answer, self._transport.sent = self._transport.sent, []
+        return answer
+
+    def post(self, frame: bytes) -> None:
+        """As if it had come from a socket."""
         room = self._connection.get_buffer(-1)
         while len(room) < len(frame):
             room[:] = frame[: len(room)]
@@ -110,14 +140,9 @@ class Broker:
             room = self._connection.get_buffer(-1)
         room[: len(frame)] = frame
         self._connection.buffer_updated(len(frame))
-        while not self._transport.sent:
-            await asyncio.sleep(0)
-        answer = b"".join(self._transport.sent)
-        self._transport.sent.clear()
-        return answer
 
     async def ask(self, request: Message, version: int) -> Any:
-        answer = await self.send(self.frame(request, version))
+        answer = b"".join(await self.send(self.frame(request, version)))
         cls = response_class(type(request).API_KEY or 0)
         head = len(codec.response_header(type(request).API_KEY or 0, version, 1))
         return codec.decode(cls, version, answer[LENGTH.size + head :])
@@ -133,6 +158,8 @@ async def _produce(broker: Broker, records: int) -> Work:
         for partition in range(PARTITIONS)
     ]
 
+    await _produced(broker, batch(*[b"x" * 100] * records), 0)
+
     async def work(count: int) -> None:
         for at in range(count):
             await broker.send(frames[at % PARTITIONS])
@@ -140,24 +167,46 @@ async def _produce(broker: Broker, records: int) -> Work:
     return work
 
 
-async def _fetch(broker: Broker, max_bytes: int) -> Work:
+async def _produced(broker: Broker, records: bytes, partition: int, transactional_id: str | None = None) -> None:
+    request = produce_request(TOPIC, records, partition=partition, transactional_id=transactional_id)
+    answer = await broker.ask(request, 11)
+    _check(answer.responses[0].partition_responses[0])
+
+
+def _check(answered: Any) -> None:
+    if answered.error_code:
+        raise SystemExit(f"What is to be counted was refused: {answered}")
+
+
+async def _fetch(broker: Broker, max_bytes: int, *, is_encrypted: bool = False) -> Work:
+    """`is_encrypted`: as under TLS, where answers go through the transport; but nothing is encrypted here."""
     for _ in range(100):
         for partition in range(PARTITIONS):
-            await broker.ask(produce_request(TOPIC, batch(*[b"x" * 100] * 100), partition=partition), 11)
-    frames = [
-        broker.frame(
-            fetch_request(
-                TOPIC, at * 100, partition=partition, partition_max_bytes=max_bytes, max_wait_ms=0, isolation_level=1
-            ),
-            12,
+            await _produced(broker, batch(*[b"x" * 100] * 100), partition)
+    requests = [
+        fetch_request(
+            TOPIC, at * 100, partition=partition, partition_max_bytes=max_bytes, max_wait_ms=0, isolation_level=1
         )
         for at in range(50)
         for partition in range(PARTITIONS)
     ]
+    fetched = (await broker.ask(requests[0], 12)).responses[0].partitions[0]
+    _check(fetched)
+    if len(fetched.records) < max_bytes // 2:
+        raise SystemExit(f"Only {len(fetched.records)} bytes were fetched.")
+    frames = [broker.frame(request, 12) for request in requests]
+    if is_encrypted:
+
+        async def work_encrypted(count: int) -> None:
+            for at in range(count):
+                await broker.send(frames[at % len(frames)])
+
+        return work_encrypted
+    broker.connect_without_answers()
 
     async def work(count: int) -> None:
         for at in range(count):
-            await broker.send(frames[at % len(frames)])
+            broker.post(frames[at % len(frames)])
 
     return work
 
@@ -190,15 +239,15 @@ async def _commit(broker: Broker) -> Work:
                 await asyncio.sleep(0)
             records = batch(b"x" * 100, producer=identity, sequence=sequence, transactional=True)
             sequence += 1
-            produced = produce_request(TOPIC, records, transactional_id="measured")
-            await broker.send(broker.frame(produced, 11))
+            await _produced(broker, records, 0, "measured")
             await broker.send(end)
 
     return work
 
 
-def _is_fine(added: bytes) -> bool:
+def _is_fine(answer: list[bytes]) -> bool:
     """Whether an AddPartitionsToTxn of one partition was answered with no error: its last bytes are code and tags."""
+    added = answer[-1]
     return added[-4:-2] == b"\0\0" or added[-2:] == b"\0\0"
 
 
@@ -210,6 +259,8 @@ async def _offsets(broker: Broker) -> Work:
         topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
     )
     frame = broker.frame(request, 8)
+    for committed in (await broker.ask(request, 8)).topics[0].partitions:
+        _check(committed)
 
     async def work(count: int) -> None:
         for _ in range(count):
@@ -233,6 +284,7 @@ CASES: Final[dict[str, Callable[[Broker], Coroutine[Any, Any, Work]]]] = {
     "produce 100": lambda broker: _produce(broker, 100),
     "fetch 10 KB": lambda broker: _fetch(broker, 10_000),
     "fetch 1 MB": lambda broker: _fetch(broker, 1 << 20),
+    "fetch 1 MB, TLS": lambda broker: _fetch(broker, 1 << 20, is_encrypted=True),
     "commit": _commit,
     "offset commit": _offsets,
     "metadata": _metadata,

@@ -1,8 +1,10 @@
 """Settings under Kafka's names: what a broker and a topic can be told, checked when it is told.
 
 Two tables, `BROKER_SETTINGS` and `TOPIC_SETTINGS`. A topic's value is found in this order, as in Apache Kafka: what the
-topic itself was given, what the broker was given under the setting's `synonym`, the default. `BrokerConfig` and
-`TopicConfig` are the frozen, typed results that the rest of the code reads; nothing else parses a setting.
+topic itself was given, what the broker was given under the setting's `synonym`, the default. A broker is given settings
+in three ways: while it runs, for this broker alone; while it runs, for all brokers; at start. The first of these that
+has a setting decides. Only those in `DYNAMIC` can be given while it runs. `BrokerConfig` and `TopicConfig` are the
+frozen, typed results that the rest of the code reads; nothing else parses a setting.
 
 Settings that only mean something with replicas (`min.insync.replicas`, ...) are accepted and described, so that
 tools and scripts written for Apache Kafka work unchanged; their text says that they have no effect here.
@@ -22,6 +24,7 @@ from onceflow.errors import ConfigError
 
 __all__ = [
     "BROKER_SETTINGS",
+    "DYNAMIC",
     "FLUSH_MESSAGES",
     "TOPIC_SETTINGS",
     "BrokerConfig",
@@ -57,6 +60,7 @@ class Source(enum.IntEnum):
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
     DYNAMIC_BROKER_LOGGER = 6
@@ -310,6 +314,16 @@ BROKER_SETTINGS: Final = _table(
     ),
 )  # fmt: skip
 
+DYNAMIC: Final = frozenset(t.synonym for t in TOPIC_SETTINGS.values()) - {FLUSH_MESSAGES, "log.flush.interval.ms"} | {
+    "log.cleaner.backoff.ms",
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+    "producer.id.expiration.ms",
+}
+"""What can be changed while the broker runs: of our settings those that Kafka's DynamicBrokerConfig has, but for
+flushing, about which --durability decides, and for listeners, TLS and logins, which are read at start."""
+
 # The ids of new producers come from here (KIP-98); Kafka hands them out in blocks as well.
 PRODUCER_ID_BLOCK: Final = 1000
 
@@ -398,18 +412,27 @@ class BrokerConfig:
     """A broker's settings: what was given, checked, and defaults for the rest."""
 
     given: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Settings as they were given, by name. Passwords may be among them."""
+    """Settings as they were given at start, by name. Passwords may be among them."""
+    for_this_broker: Mapping[str, str] = field(default_factory=dict)
+    """Given while it ran, for this broker alone."""
+    for_all_brokers: Mapping[str, str] = field(default_factory=dict)
+    """Given while it ran, as the cluster's default."""
     fsync: bool = True
     """An acknowledged write survives loss of power; otherwise it survives the death of the process."""
 
     def __post_init__(self) -> None:
-        for name, text in self.given.items():
-            _known(BROKER_SETTINGS, name, "setting").parse(text)
+        for settings in (self.given, self.for_all_brokers, self.for_this_broker):
+            for name, text in settings.items():
+                _known(BROKER_SETTINGS, name, "setting").parse(text)
+        for name in {*self.for_all_brokers, *self.for_this_broker}:
+            if name not in DYNAMIC:
+                raise ConfigError(f"Cannot update these configs dynamically: [{name}]. The setting is given at start.")
 
     def text(self, name: str) -> str:
         """The value of a broker setting as text, after synonyms in coarser units."""
-        if name in self.given:
-            return self.given[name]
+        for settings in (self.for_this_broker, self.for_all_brokers, self.given):
+            if name in settings:
+                return settings[name]
         for coarser, unit_ms in _COARSER.get(name, ()):
             value = self.text(coarser)
             if value != "":
@@ -421,7 +444,25 @@ class BrokerConfig:
         is Kafka's word for --durability, which decides whatever was given: 1, or as many as there are."""
         if name == FLUSH_MESSAGES:
             return ("1", Source.DEFAULT) if self.fsync else (str(LONG_MAX), Source.STATIC_BROKER)
-        return self.text(name), Source.STATIC_BROKER if name in self.given else Source.DEFAULT
+        return self.text(name), self.values(name)[0][2]
+
+    def values(self, name: str) -> list[tuple[str, str, Source]]:
+        """All values that a broker setting was given, each as (name, value, source), and its default. The first one is
+        in effect; the others would be without it. Some have the name and the unit of a coarser synonym."""
+        found = []
+        for each in (name, *(coarser for coarser, _ in _COARSER.get(name, ()))):
+            for settings, source in (
+                (self.for_this_broker, Source.DYNAMIC_BROKER),
+                (self.for_all_brokers, Source.DYNAMIC_DEFAULT_BROKER),
+                (self.given, Source.STATIC_BROKER),
+            ):
+                if each in settings:
+                    found.append((each, settings[each], source))
+            if name == each and name in _COARSER:
+                continue  # its default is that of a synonym
+            if name == each or BROKER_SETTINGS[each].default:
+                found.append((each, BROKER_SETTINGS[each].default, Source.DEFAULT))
+        return found
 
     def __getitem__(self, name: str) -> Any:
         """The typed value of a broker setting."""
@@ -440,9 +481,7 @@ class BrokerConfig:
         if name in overrides:
             return overrides[name], Source.TOPIC
         synonym = TOPIC_SETTINGS[name].synonym
-        names = [synonym, *(coarser for coarser, _ in _COARSER.get(synonym, ()))]
-        source = Source.STATIC_BROKER if any(n in self.given for n in names) else Source.DEFAULT
-        return self.text(synonym), source
+        return self.text(synonym), self.values(synonym)[0][2]
 
     def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
         return TopicConfig.of(

@@ -4,7 +4,8 @@
     |-- ConfigError                  a setting is unknown or has a wrong value: nothing was started or changed
     |-- BrokerStartError             the broker could not start: nothing was written
     |-- MalformedMessage             a peer sent bytes that are not Kafka's protocol: its connection is closed
-    |   `-- UntoldFailure            it asked not to be answered, and what it asked for failed: likewise
+    |   |-- UntoldFailure            it asked not to be answered, and what it asked for failed: likewise
+    |   `-- UnpacksToTooMuch         compressed data are larger than who reads them allows
     |-- StorageError                 the disk refused: nothing of this write is acknowledged, reads go on
     |-- CorruptLog                   bytes on disk are not what we wrote
     |-- DataLossError                records that were to be read are gone from their topic: nothing was written
@@ -17,6 +18,7 @@ A *protocol outcome* travels as `ErrorCode` (raised as `ProtocolError` inside th
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 __all__ = [
     "BrokerStartError",
@@ -29,6 +31,7 @@ __all__ = [
     "ProtocolError",
     "StorageError",
     "UntoldFailure",
+    "UnpacksToTooMuch",
 ]
 
 
@@ -50,6 +53,10 @@ class MalformedMessage(OnceflowError):
 
 class UntoldFailure(MalformedMessage):
     """What a peer has asked for without wanting an answer failed. It can notice only that its connection is closed."""
+
+
+class UnpacksToTooMuch(MalformedMessage):
+    """Compressed data have more bytes inside than whoever unpacks them is ready to receive."""
 
 
 class StorageError(OnceflowError):
@@ -212,10 +219,22 @@ class ErrorCode(enum.IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, True
 
 
-class ProtocolError(OnceflowError):
-    """An outcome with a wire code, raised inside the broker and answered to the client."""
+MESSAGE_MAX: Final = 2000
 
-    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+
+class ProtocolError(OnceflowError):
+    """An outcome with a wire code, raised inside the broker and answered to the client.
+
+    Of a longer message the middle is left out: what it quotes may be too long for an answer.
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str | None = None, record_errors: tuple[tuple[int, str], ...] = ()
+    ) -> None:
+        if message is not None and len(message) > MESSAGE_MAX:
+            message = f"{message[: MESSAGE_MAX // 2]}[...]{message[-MESSAGE_MAX // 2 :]}"
         super().__init__(message or code.name)
         self.code = code
         self.message = message
+        self.record_errors = record_errors
+        """Which records of a batch it was, and why (KIP-467)."""

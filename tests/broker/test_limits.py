@@ -14,10 +14,18 @@ from pathlib import Path
 import pytest
 
 from onceflow.errors import ErrorCode
+from onceflow.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    EntityData,
+    OpData,
+    RequestEntryData,
+)
 from onceflow.wire.messages.api_versions import ApiVersionsRequest
+from onceflow.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from onceflow.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from onceflow.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
 from onceflow.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from onceflow.wire.messages.metadata import MetadataRequest
+from onceflow.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from onceflow.wire.schema import Message
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw import ConnectionClosed, batch, fetch_request, now_ms, produce_request
@@ -50,6 +58,32 @@ def topic(client: RawClient, request: pytest.FixtureRequest) -> str:
     name = f"{request.node.originalname[:100]}-{random.randrange(10**9)}"
     assert client.make_topic(name) == 0
     return name
+
+
+# Partitions
+
+
+def test_a_topic_does_not_grow_beyond_its_limit(client: RawClient, topic: str) -> None:
+    wanted = CreatePartitionsTopic(name=topic, count=10_001, assignments=None)
+    [refused] = client.ask(CreatePartitionsRequest(topics=[wanted], timeout_ms=5000)).results
+    assert refused.error_code == ErrorCode.POLICY_VIOLATION
+    assert refused.error_message == "A topic may have 10000 partitions, and not 10001."
+    [described] = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=topic)])).topics
+    assert len(described.partitions) == 1
+
+
+# Quotas
+
+
+def test_a_quota_is_refused_since_nobody_would_enforce_it(client: RawClient) -> None:
+    entry = RequestEntryData(
+        entity=[EntityData(entity_type="client-id", entity_name=None)],
+        ops=[OpData(key="consumer_byte_rate", value=1000.0, remove=False)],
+    )
+    [refused] = client.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False)).entries
+    assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert refused.error_message.startswith("consumer_byte_rate was not set: this broker enforces no quotas.")
+    assert client.ask(DescribeClientQuotasRequest(components=[], strict=False)).entries == []
 
 
 # Order

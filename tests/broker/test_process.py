@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,8 +16,9 @@ import psutil
 import pytest
 
 import onceflow
-from onceflow.config import BROKER_SETTINGS
+from onceflow.config import BROKER_SETTINGS, DYNAMIC
 from onceflow.errors import BrokerStartError, ConfigError
+from onceflow.log.small_files import from_json, to_json
 from onceflow.wire.messages.metadata import MetadataRequest
 from tests.support.broker_process import BrokerProcess, run_broker_command
 from tests.support.raw import batch
@@ -140,6 +140,9 @@ def test_list_settings_prints_every_setting_and_starts_nothing(tmp_path: Path) -
     printed = dict(line.split("=", 1) for line in done.stdout.splitlines() if not line.startswith(" "))
     assert printed == {name: setting.default for name, setting in BROKER_SETTINGS.items()}
     assert not (tmp_path / "data").exists()
+    lines = done.stdout.splitlines()
+    says = {line.split("=", 1)[0]: text for line, text in zip(lines[::2], lines[1::2], strict=True)}
+    assert {name for name, text in says.items() if text.endswith(" Can be changed while the broker runs.")} == DYNAMIC
 
 
 # Refusing to start: one sentence, an exit code, and nothing written
@@ -220,7 +223,12 @@ def used_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("meta.json", b'{"version": 99, "cluster_id": "x"}'),
         ("producer-ids.json", b"not json"),
         ("producer-ids.json", b'{"next": "soon"}'),
+        ("broker-settings.json", b"{"),
+        ("broker-settings.json", to_json({"version": 1, "this broker": {"node.id": "7"}, "all brokers": {}})),
+        ("meta.json", to_json({"version": 99, "cluster_id": "x"})),
+        ("producer-ids.json", to_json({"next": "soon"})),
         ("topics/orders.json", b'{"id": "'),
+        ("topics/orders.json", to_json({"id": UUID.decode(), "partitions": 1, "config": {"no.such.setting": "1"}})),
         ("topics/orders.json", b'{"id": "no id", "partitions": 1, "config": {}}'),
         ("topics/orders.json", b'{"id": "%s", "partitions": "x", "config": {}}' % UUID),
         ("topics/orders.json", b'{"id": "%s", "partitions": 1, "config": {"no.such.setting": "1"}}' % UUID),
@@ -254,7 +262,7 @@ def test_starts_among_leftovers_and_clears_what_is_its_own(tmp_path: Path) -> No
     (data / "meta.json.tmp").write_bytes(b'{"vers')
     (data / "producer-ids.json.tmp").write_bytes(b"")
     (data / "topics" / "kept.json.tmp").write_bytes(b'{"id"')
-    (data / "topics" / "half-deleted.json").write_text(json.dumps({"deleted": True, "partitions": 2}))
+    (data / "topics" / "half-deleted.json").write_bytes(to_json({"deleted": True, "partitions": 2}))
     (data / "half-created-0").mkdir()
     (data / "kept-0" / f"{7:020d}.snapshot.tmp").write_bytes(b"\0\1")
     with broker, broker.client() as client:
@@ -281,9 +289,12 @@ def test_a_new_partition_never_shows_what_a_folder_of_its_name_held(tmp_path: Pa
         assert client.make_topic("orders", partitions=3) == 0
         assert client.produce("orders", batch(b"of another life"), partition=2).error_code == 0
         broker.kill()
-    described = json.loads((data / "topics" / "orders.json").read_text())
-    (data / "topics" / "orders.json").write_text(json.dumps({**described, "partitions": 1}))
+    described = from_json((data / "topics" / "orders.json").read_bytes())
+    (data / "topics" / "orders.json").write_bytes(to_json({**described, "partitions": 1}))
+    for index in (1, 2):
+        (data / f"orders-{index}").rename(tmp_path / f"orders-{index}")
     with broker, broker.client() as client:
+        (tmp_path / "orders-2").rename(data / "orders-2")
         grow = CreatePartitionsTopic(name="orders", count=3, assignments=None)
         [result] = client.ask(CreatePartitionsRequest(topics=[grow], timeout_ms=1000)).results
         assert result.error_code == 0

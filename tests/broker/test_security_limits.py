@@ -11,8 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from onceflow.errors import ErrorCode
 from onceflow.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from onceflow.wire.messages.find_coordinator import FindCoordinatorRequest
+from onceflow.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from onceflow.wire.messages.metadata import MetadataRequest
 from tests.support.broker_process import BrokerProcess, run_broker_command
 from tests.support.raw import batch
@@ -54,6 +60,46 @@ def test_connections_beyond_the_limit_are_closed_and_those_within_served(
 
         eventually(there_is_room_again, "who leaves makes room")
         assert broker.reports.count("was refused") == 1, "one line a minute"
+
+
+def set_for_broker(client: RawClient, name: str, value: str) -> ErrorCode:
+    resource = AlterConfigsResource(
+        resource_type=4, resource_name="1", configs=[AlterableConfig(name=name, config_operation=0, value=value)]
+    )
+    [answer] = client.ask(IncrementalAlterConfigsRequest(resources=[resource])).responses
+    return ErrorCode(answer.error_code)
+
+
+@pytest.mark.parametrize(
+    ("name", "two", "three"),
+    [
+        ("max.connections", "2", "3"),
+        ("max.connections.per.ip", "2", "3"),
+        ("max.connections.per.ip.overrides", "127.0.0.1:2", "10.0.0.1:1,127.0.0.1:3"),
+    ],
+)
+def test_limits_can_be_changed_while_the_broker_runs_and_hold_after_a_restart(
+    tmp_path: Path, name: str, two: str, three: str
+) -> None:
+    with BrokerProcess(tmp_path / "data", durability="os") as broker:
+        with broker.client() as one, broker.client() as other:
+            assert is_served(other)
+            assert set_for_broker(one, name, two) == ErrorCode.NONE
+            with broker.client() as refused:
+                assert refused.waits_for_end()
+            assert set_for_broker(one, name, three) == ErrorCode.NONE
+            with broker.client() as third:
+                assert is_served(third)
+                with broker.client() as refused:
+                    assert refused.waits_for_end()
+        broker.kill()
+        broker.start()
+        with broker.client() as one, broker.client() as other, broker.client() as third:
+            assert is_served(one)
+            assert is_served(other)
+            assert is_served(third)
+            with broker.client() as refused:
+                assert refused.waits_for_end()
 
 
 @pytest.mark.parametrize(

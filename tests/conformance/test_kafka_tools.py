@@ -280,6 +280,21 @@ class TestTools(Coordinated):
         assert ("Dynamic configs for broker 1 are:" in printed) == (kind == "brokers")
         assert (f"Dynamic configs for topic {topic} are:" in printed) == (kind == "topics")
 
+    @pytest.mark.tried("kafka-configs", "change and describe the settings of the broker")
+    @pytest.mark.parametrize("whose", [("--entity-name", "1"), ("--entity-default",)], ids=["this", "all"])
+    def test_a_setting_of_the_broker_is_changed_shown_and_taken_back(
+        self, tool: Tool, topic: str, whose: tuple[str, ...]
+    ) -> None:
+        about = ("--entity-type", "brokers", *whose)
+        source = "DEFAULT_BROKER_CONFIG" if whose == ("--entity-default",) else "BROKER_CONFIG"
+        changed = f"  log.segment.bytes=2000000 sensitive=false synonyms={{DYNAMIC_{source}:log.segment.bytes=2000000"
+        tool(CONFIGS, "--alter", *about, "--add-config", "log.segment.bytes=2000000,log.roll.ms=3600000")
+        eventually(lambda: changed in tool(CONFIGS, "--describe", *about), "it is there")
+        of_topic = tool(CONFIGS, "--describe", "--entity-type", "topics", "--entity-name", topic, "--all")
+        assert f"  segment.bytes=2000000 sensitive=false synonyms={{DYNAMIC_{source}:" in of_topic
+        tool(CONFIGS, "--alter", *about, "--delete-config", "log.segment.bytes,log.roll.ms")
+        eventually(lambda: "log.segment.bytes" not in tool(CONFIGS, "--describe", *about), "it is gone")
+
     def test_the_levels_of_loggers_are_shown(self, tool: Tool) -> None:
         loggers = tool(CONFIGS, "--describe", "--entity-type", "broker-loggers", "--entity-name", "1")
         assert re.search(r"^  root=[A-Z]+ sensitive=false", loggers, re.MULTILINE)

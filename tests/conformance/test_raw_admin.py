@@ -348,6 +348,14 @@ def test_new_partitions_may_be_laid_out_by_hand(wire: Wire, topic: str) -> None:
     eventually(lambda: len(wire.metadata(name=topic).partitions) == 2, "there are two partitions")
 
 
+def test_too_many_partitions_are_against_the_rules(wire: Wire, new_name: Callable[[], str]) -> None:
+    for validate_only in (True, False):
+        topic = CreatableTopic(name=new_name(), num_partitions=10_001, replication_factor=1)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000, validate_only=validate_only)
+        [result] = wire.ask(request).topics
+        assert result.error_code == ErrorCode.POLICY_VIOLATION
+
+
 def test_one_request_cannot_add_partitions_twice(wire: Wire, topic: str) -> None:
     wanted = [CreatePartitionsTopic(name=topic, count=count, assignments=None) for count in (2, 3)]
     assert set(add_partitions(wire, *wanted)) == {ErrorCode.INVALID_REQUEST}

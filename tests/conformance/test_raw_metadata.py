@@ -14,6 +14,7 @@ from onceflow.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopi
 from onceflow.wire.messages.describe_cluster import DescribeClusterRequest
 from onceflow.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from onceflow.wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
+from onceflow.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from onceflow.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from onceflow.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -91,6 +92,13 @@ def test_older_versions_do_not_know_newer_questions(wire: Wire, topic: str, spec
 
 def test_a_question_nobody_knows_is_refused(wire: Wire, topic: str) -> None:
     assert found(wire, topic, NO_SUCH_SPEC)[0] == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_partition_that_is_asked_for_twice_is_told_in_neither_place(wire: Wire, topic: str) -> None:
+    asked = [ListOffsetsPartition(partition_index=0, timestamp=LATEST) for _ in range(2)]
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=asked)], timeout_ms=5000)
+    answered = wire.ask(request, 7).topics[0].partitions
+    assert {each.error_code for each in answered} == {ErrorCode.INVALID_REQUEST}
 
 
 def test_offsets_of_the_unknown_are_refused(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:

@@ -13,13 +13,20 @@ from onceflow.errors import ErrorCode
 from onceflow.wire.batch import NO_TIMESTAMP
 from onceflow.wire.compression import Codec
 from onceflow.wire.messages.api_versions import ApiVersionsRequest
+from onceflow.wire.messages.produce import PartitionProduceResponse
+from onceflow.wire.records import Record, build_batch
 from tests.support.raw import ConnectionClosed, Wire, batch, now_ms, produce_request, rewrite
 from tests.support.waiting import eventually
 
 HOUR_MS = 3_600_000
 CONTROL, APPEND_TIME, UNUSED = 0x20, 0x08, 0x80
 
-only_headers_are_read = pytest.mark.onceflow_differs("Produce reads the headers of batches, not the records inside")
+few_are_counted = pytest.mark.onceflow_differs(
+    "The records of a batch are counted if they are eight or less and not compressed: all of them take too long"
+)
+is_the_clients_mistake = pytest.mark.onceflow_differs(
+    "What is not compressed as the batch says is the client's mistake: 87, where Kafka fails with -1"
+)
 
 
 def old_message(magic: int) -> bytes:
@@ -69,18 +76,21 @@ def test_version_13_names_the_topic_by_id(wire: Wire, new_name: Callable[[], str
         (rewrite(batch("a"), last_offset_delta=-1, count=0), ErrorCode.INVALID_RECORD),
         (rewrite(batch("a", "b"), base_offset=55), ErrorCode.INVALID_RECORD),
         (rewrite(batch("a"), attributes=CONTROL), ErrorCode.INVALID_RECORD),
+        (rewrite(batch("a", "b"), last_offset_delta=2, count=3), ErrorCode.INVALID_RECORD),
+        (rewrite(batch("a" * 100, "b"), last_offset_delta=2, count=3), ErrorCode.INVALID_RECORD),
+        (rewrite(batch("a", "b"), last_offset_delta=0, count=1), ErrorCode.INVALID_RECORD),
         pytest.param(
-            rewrite(batch("a", "b"), last_offset_delta=2, count=3),
+            rewrite(batch(*["a" * 100] * 20), last_offset_delta=20, count=21),
             ErrorCode.INVALID_RECORD,
-            marks=only_headers_are_read,
+            marks=few_are_counted,
         ),
         pytest.param(
-            rewrite(batch("a", "b"), last_offset_delta=0, count=1),
+            rewrite(batch("a" * 100, "b", compression=Codec.GZIP), last_offset_delta=2, count=3),
             ErrorCode.INVALID_RECORD,
-            marks=only_headers_are_read,
+            marks=few_are_counted,
         ),
         pytest.param(
-            rewrite(batch("a"), attributes=Codec.GZIP), ErrorCode.UNKNOWN_SERVER_ERROR, marks=only_headers_are_read
+            rewrite(batch("a"), attributes=Codec.GZIP), ErrorCode.UNKNOWN_SERVER_ERROR, marks=is_the_clients_mistake
         ),
     ],
     ids=[
@@ -100,13 +110,16 @@ def test_version_13_names_the_topic_by_id(wire: Wire, new_name: Callable[[], str
         "base-offset",
         "control-batch",
         "fewer-records-inside",
+        "fewer-records-inside-that-are-long",
         "more-records-inside",
+        "fewer-of-many-records-inside",
+        "fewer-records-inside-gzip",
         "no-gzip-inside",
     ],
 )
 def test_a_bad_batch_is_refused_and_nothing_is_stored(wire: Wire, topic: str, records: bytes, code: ErrorCode) -> None:
     answer = wire.produce(topic, records)
-    assert (answer.error_code, answer.base_offset) == (code, -1)
+    assert (answer.error_code, answer.base_offset, answer.record_errors) == (code, -1, [])
     assert wire.end(topic) == 0
 
 
@@ -239,3 +252,72 @@ def test_a_compacted_topic_wants_keys(wire: Wire, new_name: Callable[[], str], c
     assert wire.produce(topic, batch("a", compression=compression)).error_code == ErrorCode.INVALID_RECORD
     assert wire.end(topic) == 0
     assert wire.produce(topic, batch("a", key=b"k", compression=compression)).error_code == ErrorCode.NONE
+
+
+# --- which records it was (KIP-467)
+
+
+def named(answer: PartitionProduceResponse) -> list[int]:
+    assert answer.error_message
+    assert all(each.batch_index_error_message for each in answer.record_errors)
+    return [each.batch_index for each in answer.record_errors]
+
+
+@pytest.mark.parametrize("compression", [Codec.NONE, Codec.GZIP])
+def test_every_record_with_a_timestamp_out_of_range_is_named(
+    wire: Wire, new_name: Callable[[], str], compression: Codec
+) -> None:
+    topic = new_name()
+    wire.create_topic(topic, message_timestamp_before_max_ms=str(HOUR_MS))
+    now = now_ms()
+    times = [now, now + 9 * HOUR_MS, now - 9 * HOUR_MS, now, NO_TIMESTAMP, now + 9 * HOUR_MS]
+    answer = wire.produce(topic, batch(*"abcdef", timestamps=times, compression=compression))
+    assert (answer.error_code, named(answer)) == (ErrorCode.INVALID_TIMESTAMP, [1, 2, 5])
+    assert wire.end(topic) == 0
+
+
+@pytest.mark.parametrize("compression", [Codec.NONE, Codec.GZIP])
+def test_a_record_in_the_future_is_named_by_a_topic_with_default_settings(
+    wire: Wire, topic: str, compression: Codec
+) -> None:
+    now = now_ms()
+    records = batch(*"abc", timestamps=[now - 9 * HOUR_MS, now + 9 * HOUR_MS, now], compression=compression)
+    answer = wire.produce(topic, records)
+    assert (answer.error_code, named(answer)) == (ErrorCode.INVALID_TIMESTAMP, [1])
+    assert wire.end(topic) == 0
+
+
+def test_a_batch_whose_header_tells_of_a_timestamp_that_no_record_has_is_corrected(wire: Wire, topic: str) -> None:
+    now = now_ms()
+    lie = rewrite(batch("a", "b", timestamps=[now, now + 5]), max_timestamp=now + 9 * HOUR_MS)
+    assert wire.produce(topic, lie).error_code == ErrorCode.NONE
+    [header] = wire.headers(topic)
+    assert header.max_timestamp == now + 5
+    assert wire.list_offset(topic, now + 6).offset == -1
+
+
+@pytest.mark.parametrize("compression", [Codec.NONE, Codec.GZIP])
+def test_every_record_without_key_is_named_by_a_compacted_topic(
+    wire: Wire, new_name: Callable[[], str], compression: Codec
+) -> None:
+    topic = new_name()
+    wire.create_topic(topic, cleanup_policy="compact")
+    now = now_ms()
+    keys = [b"k", None, b"", None, None]
+    records = [Record(at, now, key, b"value") for at, key in enumerate(keys)]
+    answer = wire.produce(topic, build_batch(records, base_offset=0, codec=compression))
+    assert (answer.error_code, named(answer)) == (ErrorCode.INVALID_RECORD, [1, 3, 4])
+    records[0] = Record(0, now + 9 * HOUR_MS, b"k", b"value")
+    answer = wire.produce(topic, build_batch(records, base_offset=0, codec=compression))
+    assert (answer.error_code, named(answer)) == (ErrorCode.INVALID_TIMESTAMP, [0, 1, 3, 4])
+    assert wire.end(topic) == 0
+
+
+def test_every_record_is_named_if_the_client_sets_the_brokers_timestamp(
+    wire: Wire, new_name: Callable[[], str]
+) -> None:
+    topic = new_name()
+    wire.create_topic(topic, message_timestamp_type="LogAppendTime")
+    answer = wire.produce(topic, rewrite(batch("a", "b"), attributes=APPEND_TIME))
+    assert (answer.error_code, named(answer)) == (ErrorCode.INVALID_TIMESTAMP, [0, 1])
+    assert wire.end(topic) == 0

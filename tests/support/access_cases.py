@@ -14,6 +14,7 @@ from onceflow.errors import ErrorCode
 from onceflow.wire.acls import Acl, Operation, Resource
 from onceflow.wire.messages import delete_acls, describe_acls, describe_quorum
 from onceflow.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from onceflow.wire.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, OpData, RequestEntryData
 from onceflow.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -90,7 +91,7 @@ SHOW_CONFIGS, SET_CONFIGS, IDEMPOTENT = Operation.DESCRIBE_CONFIGS, Operation.AL
 WITHOUT_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 CREATED_SOON = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """What Apache Kafka says of a topic that it creates on the way."""
-BROKER_IS_FIXED = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG})
+GROUPS_ARE_FIXED = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG})
 
 
 @dataclass(frozen=True)
@@ -259,14 +260,13 @@ CASES = [
         "replace group settings",
         ((SET_CONFIGS, GROUP),),
         lambda p: (replaced_configs(32, p.group), 2),
-        as_well=BROKER_IS_FIXED,
+        as_well=GROUPS_ARE_FIXED,
     ),
     Case(
         33,
         "replace broker settings",
         ((SET_CONFIGS, CLUSTER),),
         lambda p: (replaced_configs(4, "1"), 2),
-        as_well=BROKER_IS_FIXED,
     ),
     Case(44, "change topic settings", ((SET_CONFIGS, TOPIC),), lambda p: (changed_configs(2, p.topic), 1), topic),
     Case(
@@ -274,14 +274,13 @@ CASES = [
         "change group settings",
         ((SET_CONFIGS, GROUP),),
         lambda p: (changed_configs(32, p.group), 1),
-        as_well=BROKER_IS_FIXED,
+        as_well=GROUPS_ARE_FIXED,
     ),
     Case(
         44,
         "change broker settings",
         ((SET_CONFIGS, CLUSTER),),
         lambda p: (changed_configs(4, "1"), 1),
-        as_well=BROKER_IS_FIXED,
     ),
     Case(
         34,
@@ -334,6 +333,22 @@ CASES = [
     Case(46, "list reassignments", ((DESCRIBE, CLUSTER),), lambda p: (ListPartitionReassignmentsRequest(), 0)),
     Case(47, "delete offsets", ((DELETE, GROUP), (READ, TOPIC)), delete_offsets, offsets),
     Case(48, "describe quotas", ((SHOW_CONFIGS, CLUSTER),), lambda p: (DescribeClientQuotasRequest(), 1)),
+    Case(
+        49,
+        "take a quota back",
+        ((SET_CONFIGS, CLUSTER),),
+        lambda p: (
+            AlterClientQuotasRequest(
+                entries=[
+                    RequestEntryData(
+                        entity=[EntityData(entity_type="user", entity_name="nobody")],
+                        ops=[OpData(key="producer_byte_rate", value=0.0, remove=True)],
+                    )
+                ]
+            ),
+            0,
+        ),
+    ),
     Case(
         50,
         "describe users",

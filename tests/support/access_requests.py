@@ -268,14 +268,24 @@ def described_configs(kind: int, name: str) -> Message:
     )
 
 
+BROKER = 4
+"""As a resource that has settings."""
+
+
+def setting_of(kind: int) -> dict[str, str]:
+    if kind == BROKER:
+        return {"name": "log.retention.bytes", "value": "-1"}
+    return {"name": "retention.ms", "value": "1000"}
+
+
 def replaced_configs(kind: int, name: str) -> Message:
-    value = alter_configs.AlterableConfig(name="retention.ms", value="1000")
+    value = alter_configs.AlterableConfig(**setting_of(kind))
     resource = alter_configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[value])
     return alter_configs.AlterConfigsRequest(resources=[resource])
 
 
 def changed_configs(kind: int, name: str) -> Message:
-    value = incremental_alter_configs.AlterableConfig(name="retention.ms", value="1000")
+    value = incremental_alter_configs.AlterableConfig(**setting_of(kind))
     resource = incremental_alter_configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[value])
     return incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
 

@@ -52,8 +52,10 @@ class BrokerProcess:
         prefix: Sequence[str] = (),
         log_level: str = "warning",
         module: str = "onceflow",
+        options: Sequence[str] = (),
     ) -> None:
         """`module` is what is run: `onceflow`, or what runs that with something added."""
+        self._options = options
         self.data = data
         self.seen_data = data
         """Where we see the data, if the broker lives in another mount namespace."""
@@ -94,6 +96,7 @@ class BrokerProcess:
         assert self._process is None, "The broker is running already."
         options = ["--listen", f"127.0.0.1:{self.port}", "--durability", self.durability, "--stop-with-stdin"]
         options += ["--log-level", self._log_level]
+        options += self._options
         for name, value in self.settings.items():
             options += ["--set", f"{name}={value}"]
         with open(self._stderr, "a") as stderr:

@@ -122,7 +122,11 @@ class MemoryBroker:
         frame += codec.encode(request, version)
         view = memoryview(bytearray(frame))
         outcome = handlers.answer(self.node, read_request_header(view), view, self.peer)
-        view[:] = bytes(len(view))  # a connection's buffer is used again at once
+        # A connection's buffer is used again at once, but for a request that holds it.
+        if isinstance(outcome, Deferred) and outcome.holds:
+            outcome.on_release = lambda: view.__setitem__(slice(None), bytes(len(view)))
+        else:
+            view[:] = bytes(len(view))
         return Reply(response_class(cls.API_KEY), version, outcome)
 
     def ask(self, request: Message, version: int) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,7 @@ class Cost(NamedTuple):
 
 
 class MeasuredBroker(BrokerProcess):
-    def __init__(self, data: Path, settings: dict[str, object] | None = None) -> None:
+    def __init__(self, data: Path, settings: dict[str, object] | None = None, *, options: Sequence[str] = ()) -> None:
         self._turns = data.with_name("turns")
         super().__init__(
             data,
@@ -53,14 +53,16 @@ class MeasuredBroker(BrokerProcess):
             settings=settings,
             environment={TURNS_FILE: str(self._turns)},
             module="tests.support.measured_broker",
+            options=options,
         )
 
-    def cost_of(self, frame: bytes) -> Cost:
+    def cost_of(self, frame: bytes, *, then: Callable[[], None] | None = None) -> Cost:
         """Of a frame without its length."""
-        return self.cost_of_all([frame])
+        return self.cost_of_all([frame], then=then)
 
-    def cost_of_all(self, frames: Sequence[bytes]) -> Cost:
-        """Of frames without their lengths, at the same time, each on a connection of its own."""
+    def cost_of_all(self, frames: Sequence[bytes], *, then: Callable[[], None] | None = None) -> Cost:
+        """Of frames without their lengths, at the same time, each on a connection of its own; and of what is done
+        then."""
         with self.client() as after:
             after.ask(ApiVersionsRequest())
             reset_turns(self._turns)
@@ -69,6 +71,8 @@ class MeasuredBroker(BrokerProcess):
             with ThreadPoolExecutor(len(frames)) as threads:
                 answer_bytes = sum(threads.map(partial(_sent, self.port), frames))
             took_s = time.monotonic() - began
+            if then is not None:
+                then()
             self._await_turns(after)
         return Cost(longest_turn_s(self._turns), self.memory_peak_bytes, took_s, answer_bytes)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onceflow.broker.doors import limits_by_address
+from onceflow.broker.connection_limits import ConnectionLimits
 from onceflow.broker.listeners import Listener
 from onceflow.cli import main
 from onceflow.cli.alerts import _figure
@@ -49,7 +49,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "parse_address": lambda bad: parse_address(f"127.0.0.1:{bad}"),
     "parse_bootstrap": lambda bad: parse_bootstrap(f"127.0.0.1:{bad}"),
     "parse_bootstrap, IPv6": lambda bad: parse_bootstrap(f"[::1]:{bad}"),
-    "limits_by_address": lambda bad: limits_by_address(
+    "ConnectionLimits": lambda bad: ConnectionLimits.of(
         BrokerConfig(given={"max.connections.per.ip.overrides": f"127.0.0.1:{bad}"})
     ),
     "a setting of the broker": lambda bad: BrokerConfig(given={"num.partitions": bad}),

@@ -9,20 +9,25 @@ Rules have no ids and no order: two that say the same are one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.files import FileSystem
+from onceflow.log.small_files import read_json, replace_json
 from onceflow.wire.acls import CLUSTER_NAME, Acl, AclFilter, Operation, Pattern, Permission, Resource
 
 __all__ = ["Acls", "checked_acl"]
 
+ACLS_FILE: Final = "acls.json"
 FORMAT_VERSION: Final = 1
 ACLS_MAX: Final = 10_000
 """Each change writes all of them."""
+REMEDY: Final = (
+    "Without its rules the broker does not start. Restore it from a backup of the directory, or write {} into it and "
+    "make the rules again."
+)
 TEXT_MAX: Final = 1_000
 """Characters of a name, a principal or a host; topics and hosts have far fewer."""
 
@@ -32,7 +37,7 @@ class Acls:
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
         self._files = files
-        self._path = directory / "acls.json"
+        self._path = directory / ACLS_FILE
         self._acls: dict[Acl, None] = dict.fromkeys(self._load())
         self.on_change: Callable[[], None] = lambda: None
 
@@ -64,27 +69,34 @@ class Acls:
     def _replace(self, wanted: dict[Acl, None]) -> None:
         if wanted.keys() == self._acls.keys():
             return
-        content = {"version": FORMAT_VERSION, "acls": [_to_json(acl) for acl in wanted]}
         try:
-            self._files.replace(self._path, json.dumps(content, indent=1).encode(), private=True)
+            self._save(wanted)
         except StorageError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"No rule was changed: {error}") from error
         self._acls = wanted
         self.on_change()
 
+    def create_file(self) -> None:
+        """For a new directory: from then on a file that is missing was removed by somebody."""
+        if not self._files.exists(self._path):
+            self._save(self._acls)
+
+    def _save(self, acls: Iterable[Acl]) -> None:
+        content = {"version": FORMAT_VERSION, "acls": [_to_json(acl) for acl in acls]}
+        replace_json(self._files, self._path, content, private=True)
+
     def _load(self) -> list[Acl]:
         if not self._files.exists(self._path):
             return []
+        content = read_json(self._files, self._path, REMEDY)
+        if not content:
+            return []
         try:
-            content = json.loads(self._files.read_bytes(self._path))
             if content["version"] != FORMAT_VERSION:
                 raise ValueError(f"its format is {content['version']!r}, and this version reads {FORMAT_VERSION}")
             return [_from_json(entry) for entry in content["acls"]]
         except (ValueError, LookupError, TypeError, AttributeError, ProtocolError) as error:
-            raise CorruptLog(
-                f"{self._path} is damaged ({error}), and without its rules the broker does not start. Restore it from "
-                "a backup of the directory, or remove it and make the rules again."
-            ) from error
+            raise CorruptLog(f"{self._path} is damaged ({error}). {REMEDY}") from error
 
 
 def _to_json(acl: Acl) -> dict[str, str]:

@@ -137,6 +137,7 @@ NEEDS: Final[Mapping[int, tuple[Need, ...]]] = {
     46: (Need(Operation.DESCRIBE, Resource.CLUSTER),),
     47: (Need(Operation.DELETE, Resource.GROUP), Need(Operation.READ, Resource.TOPIC)),
     48: (Need(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER),),
+    49: (Need(Operation.ALTER_CONFIGS, Resource.CLUSTER),),
     50: (Need(Operation.DESCRIBE, Resource.CLUSTER),),
     51: (Need(Operation.ALTER, Resource.CLUSTER),),
     55: (Need(Operation.DESCRIBE, Resource.CLUSTER),),

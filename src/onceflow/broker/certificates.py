@@ -1,8 +1,10 @@
 """What has to be known of a certificate: whom it names, and until when it holds.
 
-Python's `ssl` tells neither of a certificate of our own, and the name in words of OpenSSL. So the few fields are read
-from the certificate itself (DER, RFC 5280), with every length checked: a client chooses what is in its certificate,
-though an authority that we trust has signed it.
+Python's `ssl` tells neither of a certificate of our own. Of a client's it tells the name in words of OpenSSL, without
+the types of its values; Java writes every attribute that RFC 2253 does not name with its type (`2.5.4.5=#1303313233`
+is a serial number), and ACLs that come from Apache Kafka have that. So the few fields are read from the certificate
+itself (DER, RFC 5280), with every length checked: a client chooses what is in its certificate, though an authority
+that we trust has signed it.
 """
 
 from __future__ import annotations

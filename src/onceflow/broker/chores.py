@@ -19,19 +19,28 @@ __all__ = ["every", "unless_it_fails"]
 
 
 async def every(
-    seconds: float, what: str, chore: Callable[[], Awaitable[None] | None], *, at_once: bool = False
+    seconds: float | Callable[[], float],
+    what: str,
+    chore: Callable[[], Awaitable[None] | None],
+    *,
+    at_once: bool = False,
 ) -> None:
-    """Without end. `what` is for the log, and tells chores apart."""
-    pause = 0.0 if at_once else seconds
+    """Without end. `what` is for the log, and tells chores apart. `seconds` that can change are asked for after every
+    round."""
+    pause = 0.0 if at_once else _value(seconds)
     while True:
         await asyncio.sleep(pause)
-        pause = seconds
+        pause = _value(seconds)
         try:
             running = chore()
             if running is not None:
                 await running
         except Exception:
-            complain(f"chore: {what}", "%s failed; it is tried again in %s s.", what, seconds, with_traceback=True)
+            complain(f"chore: {what}", "%s failed; it is tried again in %s s.", what, pause, with_traceback=True)
+
+
+def _value(seconds: float | Callable[[], float]) -> float:
+    return seconds() if callable(seconds) else seconds
 
 
 @contextmanager

@@ -82,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (  # more than a dict that is shared by all connections would hold
         "_admission",
         "_answer_memory",
+        "_began_at",
         "_buffer",
         "_came_at",
         "_closes",
@@ -155,6 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_due = False
         self._starved = False
         self._held_by: Deferred | None = None
+        self._began_at = 0.0
         self._weight = 0
         """Of the fetches in waiting."""
         self._hung_up_at = 0.0
@@ -324,20 +326,24 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the whole frames in the buffer, as long as there is room for the answers and nobody else's turn."""
         self._is_due = False
         left_of_turn = TURN_MAX
-        turn_ends_at = perf_counter() + self._turn_s
+        turn_ends_at = 0.0
         while self._transport is not None and not self._transport.is_closing():
             if self._write_paused or self._stopping or self._is_held or (self._waiting and self._is_full):
                 self._pause_reading()
                 return
-            if left_of_turn == 0 or perf_counter() > turn_ends_at:
+            if self._filled == self._start:
+                break  # which is usual: one request at a time
+            if turn_ends_at and (left_of_turn == 0 or perf_counter() > turn_ends_at):
                 self._pause_reading()
                 self._serve_soon()
                 return
-            left_of_turn -= 1
             frame = self._next_frame()
             if frame is None:
                 break
+            left_of_turn -= 1
             self._handle(frame)
+            if not turn_ends_at:
+                turn_ends_at = self._began_at + self._turn_s
         else:
             return
         self._make_room()
@@ -450,7 +456,7 @@ class Connection(asyncio.BufferedProtocol):
     # Requests and answers
 
     def _handle(self, frame: memoryview) -> None:
-        began = perf_counter()
+        began = self._began_at = perf_counter()
         try:
             if self._admission is not None and self._admission.expects_token:
                 header = UNNAMED

@@ -19,16 +19,14 @@ from onceflow.broker.admission import PasswordChecks
 from onceflow.broker.answer_memory import AnswerMemory
 from onceflow.broker.complaints import complain
 from onceflow.broker.connection import Connection
+from onceflow.broker.connection_limits import ConnectionLimits
 from onceflow.broker.request_memory import RequestMemory
 from onceflow.broker.tls_transport import READ_SIZE, TlsTransport
-from onceflow.config import BrokerConfig
-from onceflow.digits import INT32_MAX, whole_number_of
-from onceflow.errors import ConfigError
 
 if TYPE_CHECKING:
     from onceflow.broker.node import Node
 
-__all__ = ["Door", "Doorkeeper", "limits_by_address"]
+__all__ = ["Door", "Doorkeeper"]
 
 CERTIFICATE_REASONS: Final = ("CERTIFICATE", "CERT", "UNKNOWN_CA")
 
@@ -49,18 +47,6 @@ class Door:
     setup_timeout_s: float = 30.0
 
 
-def limits_by_address(config: BrokerConfig) -> dict[str, int]:
-    """`max.connections.per.ip.overrides`. Raises `ConfigError`."""
-    limits = {}
-    for word in config["max.connections.per.ip.overrides"]:
-        host, _, digits = word.rpartition(":")
-        count = whole_number_of(digits, INT32_MAX)
-        if not host or count is None:
-            raise ConfigError(f"max.connections.per.ip.overrides takes ADDRESS:COUNT,..., not {word!r}.")
-        limits[host.strip("[]")] = count
-    return limits
-
-
 class Doorkeeper:
     """Accepts for all listeners, and counts who is inside."""
 
@@ -68,9 +54,8 @@ class Doorkeeper:
         self._node = node
         self._connections = connections
         self._loop = asyncio.get_running_loop()
-        self._max: int = node.config["max.connections"]
-        self._max_by_address = limits_by_address(node.config)
-        self._max_per_address: int = node.config["max.connections.per.ip"]
+        self._config = node.config
+        self._limits = ConnectionLimits.of(node.config)
         self._encrypted = memoryview(bytearray(READ_SIZE))
         self._inside = 0
         self._inside_by_address: Counter[str] = Counter()
@@ -102,9 +87,12 @@ class Doorkeeper:
         task.add_done_callback(self._entering.discard)
 
     def _full(self, host: str) -> str | None:
-        if self._inside >= self._max:
+        if self._node.config is not self._config:  # another one after every change
+            self._config = self._node.config
+            self._limits = ConnectionLimits.of(self._config)
+        if self._inside >= self._limits.most:
             return "max.connections"
-        if self._inside_by_address[host] >= self._max_by_address.get(host, self._max_per_address):
+        if self._inside_by_address[host] >= self._limits.from_address(host):
             return "max.connections.per.ip"
         return None
 

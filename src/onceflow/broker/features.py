@@ -5,7 +5,7 @@ levels in ApiVersions; level 0 is off, and not announced. New brokers have the h
 follows is decided by its version, so a lower level takes nothing away from who goes on as before, but for
 `group.version` 0: then consumer groups are refused.
 
-On disk: `DIR/features.json`, replaced as a whole, from the first change on. `epoch` grows with every change; clients go
+On disk: `DIR/features.json`, replaced as a whole. `epoch` grows with every change; clients go
 by the newest that they have seen.
 
 An update has all its changes made or none. `levels_after` decides, `Features.apply` writes.
@@ -13,17 +13,21 @@ An update has all its changes made or none. `levels_after` decides, `Features.ap
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError
 from onceflow.log.files import FileSystem
+from onceflow.log.small_files import read_json, replace_json
 
 __all__ = ["GROUP_VERSION", "SUPPORTED", "FeatureUpdate", "Features", "levels_after"]
 
+FEATURES_FILE: Final = "features.json"
 FORMAT_VERSION: Final = 1
+REMEDY: Final = (
+    "Restore it from a backup of the directory, or write {} into it: then all features have their highest levels."
+)
 GROUP_VERSION: Final = "group.version"
 SUPPORTED: Final[Mapping[str, int]] = {GROUP_VERSION: 1, "transaction.version": 2}
 """The highest level of each; the lowest is 0."""
@@ -44,7 +48,7 @@ class Features:
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
         self._files = files
-        self._path = directory / "features.json"
+        self._path = directory / FEATURES_FILE
         self.levels: Mapping[str, int] = dict(SUPPORTED)
         self.epoch = 0
         if files.exists(self._path):
@@ -54,23 +58,30 @@ class Features:
         """Raises `StorageError` with nothing changed."""
         if levels == self.levels:
             return
-        content = {"version": FORMAT_VERSION, "epoch": self.epoch + 1, "levels": levels}
-        self._files.replace(self._path, json.dumps(content, indent=1).encode())
+        self._save(levels, self.epoch + 1)
         self.levels = dict(levels)
         self.epoch += 1
 
+    def create_file(self) -> None:
+        """For a new directory: from then on a file that is missing was removed by somebody."""
+        if not self._files.exists(self._path):
+            self._save(self.levels, self.epoch)
+
+    def _save(self, levels: Mapping[str, int], epoch: int) -> None:
+        content = {"version": FORMAT_VERSION, "epoch": epoch, "levels": dict(levels)}
+        replace_json(self._files, self._path, content)
+
     def _load(self) -> None:
+        content = read_json(self._files, self._path, REMEDY)
+        if not content:
+            return
         try:
-            content = json.loads(self._files.read_bytes(self._path))
             if content["version"] != FORMAT_VERSION:
                 raise ValueError(f"its format is {content['version']!r}, and this version reads {FORMAT_VERSION}")
             self.epoch = _number(content["epoch"], 2**62)
             self.levels = {name: _number(content["levels"][name], highest) for name, highest in SUPPORTED.items()}
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CorruptLog(
-                f"{self._path} is damaged ({error}). Restore it from a backup of the directory, or remove it: then all "
-                "features have their highest levels, as in a new directory."
-            ) from error
+            raise CorruptLog(f"{self._path} is damaged ({error}). {REMEDY}") from error
 
 
 def _number(value: object, highest: int) -> int:

@@ -142,8 +142,9 @@ class Groups:
         coordinator = self._new_coordinator(index)
         now_ms = self._node.clock.now_ms()
         for header, records in self.log.replay(index):
-            for problem in coordinator.replay(header, records, now_ms):
-                logger.error("A record of %s-%d is left out: %s", self.log.name, index, problem)
+            with self.log.naming(index):
+                for problem in coordinator.replay(header, records, now_ms):
+                    logger.error("A record of %s-%d is left out: %s", self.log.name, index, problem)
         return coordinator
 
     def _begin(self, index: int) -> None:

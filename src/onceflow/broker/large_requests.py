@@ -10,6 +10,7 @@ One thread serves everybody. So what a request may cost is bounded before the wo
   that n elements were put into the answer. It runs for `STEP_S`, which is nearly
   always enough, and then the loop serves everybody else before the next step. What it looks at may change in between,
   so every element is looked up for itself. Of an answer with more than `ANSWER_ELEMENTS_MAX` elements nothing is sent.
+  What cannot be divided, such as unpacking a batch of records, it hands out (`steps.in_thread`).
 - **Encoding.** What took more than one step is encoded in the thread: nobody else knows the answer yet.
 - **Waiting.** `ACTIVE_MAX` requests are worked on at a time. The others wait where they were received, in memory that
   is accounted for (`request_memory`), and their connections are not served meanwhile.
@@ -31,6 +32,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.errors import MalformedMessage
+from onceflow.steps import Work
 from onceflow.wire.codec import encode_large, encode_parts
 from onceflow.wire.messages.fetch import FetchResponse
 from onceflow.wire.schema import Message
@@ -60,8 +62,8 @@ ACTIVE_MAX: Final = 2
 ELEMENT_BYTES: Final = 256
 """Of text or bytes in an answer that count as one element more."""
 
-Result: TypeAlias = Message | Deferred | None
-Steps: TypeAlias = Generator[int, None, Result]
+Result: TypeAlias = Message | Answer | Deferred | None
+Steps: TypeAlias = Generator[int | Work, None, Result]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -83,7 +85,13 @@ def in_steps(items: Iterable[T], make: Callable[[T], R]) -> Generator[int, None,
 
 def run_at_once(steps: Steps) -> Result:
     """All steps, without a pause."""
-    return _Run(steps).go_on(float("inf"))[1]
+    run = _Run(steps)
+    while True:
+        is_done, result = run.go_on(float("inf"))
+        if is_done:
+            return result
+        if run.work is not None:
+            run.work()
 
 
 class _Run:
@@ -92,16 +100,22 @@ class _Run:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._elements = 0
+        self.work: Work | None = None
+        """What it has handed out, to be done before it goes on."""
 
     def go_on(self, seconds: float) -> tuple[bool, Result]:
         """Whether it has come to its end in this time, and what it gave back then."""
         steps = self._steps
+        self.work = None
         until = perf_counter() + seconds
         while True:
             try:
                 made = next(steps)
             except StopIteration as end:
                 return True, end.value
+            if not isinstance(made, int):
+                self.work = made
+                return False, None
             self._elements += made
             if self._elements > ANSWER_ELEMENTS_MAX:
                 steps.close()
@@ -158,7 +172,9 @@ class LargeRequests:
         try:
             async with self._active:
                 result = await work()
-                answer = await self._encoded(result, version) if isinstance(result, Message) else result
+                answer = Answer(result) if isinstance(result, Message) else result
+                if isinstance(answer, Answer):
+                    answer = await self._encoded(answer, version)
             if isinstance(answer, Deferred):
                 answer = await self._settled(answer, version, deferred)
         except MalformedMessage as error:
@@ -170,10 +186,13 @@ class LargeRequests:
             deferred.resolve(answer)
 
     async def _settled(self, awaited: Deferred, version: int, deferred: Deferred) -> Answer | None:
-        """What a handler has promised. Nothing is done until then, so the connection's next requests need not wait."""
+        """What a handler has promised. If nothing is done until then, the connection's next requests need not wait."""
         deferred.on_hurry = awaited.on_hurry
         deferred.weight = awaited.weight
-        deferred.release()
+        if awaited.holds:
+            awaited.on_release = deferred.release
+        else:
+            deferred.release()
         settled = self._loop.create_future()
 
         def wake() -> None:
@@ -190,25 +209,32 @@ class LargeRequests:
         if awaited.error is not None:
             raise awaited.error
         answer = awaited.result if awaited.make is None else awaited.make()
-        if answer is None or not isinstance(answer.message, Message):
-            return answer
-        return await self._encoded(answer.message, version if answer.version is None else answer.version)
+        return None if answer is None else await self._encoded(answer, version)
 
     async def _decoded(self, decode: Callable[[], tuple[T, int]], handle: Callable[[T], Any]) -> Result:
         request, _ = await self._loop.run_in_executor(self._thread, decode)
         result = handle(request)
         del request
-        if isinstance(result, GeneratorType):
-            return await self._finished(_Run(result))
-        return result  # type: ignore[no-any-return]
+        if not isinstance(result, GeneratorType):
+            return result  # type: ignore[no-any-return]
+        run = _Run(result)
+        is_done, result = run.go_on(STEP_S)
+        return result if is_done else await self._finished(run)
 
     async def _finished(self, run: _Run) -> Result:
         while True:
+            if run.work is None:
+                await asyncio.sleep(0)
+            else:
+                await self._loop.run_in_executor(self._thread, run.work)
             is_done, result = run.go_on(STEP_S)
             if is_done:
                 return result
-            await asyncio.sleep(0)
 
-    async def _encoded(self, message: Message, version: int) -> Answer:
+    async def _encoded(self, answer: Answer, version: int) -> Answer:
+        message = answer.message
+        if not isinstance(message, Message):
+            return answer
+        version = version if answer.version is None else answer.version
         encode = encode_parts if isinstance(message, FetchResponse) else encode_large  # its records may lie in files
         return Answer(await self._loop.run_in_executor(self._thread, encode, message, version), version)

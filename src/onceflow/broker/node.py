@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
+from onceflow.broker import acls, dynamic_settings, features, users
 from onceflow.broker.access import Authorizer
-from onceflow.broker.acls import Acls
+from onceflow.broker.acls import ACLS_FILE, Acls
 from onceflow.broker.chores import unless_it_fails
 from onceflow.broker.disk_trouble import DiskTrouble
-from onceflow.broker.features import Features
+from onceflow.broker.dynamic_settings import SETTINGS_FILE, DynamicSettings
+from onceflow.broker.features import FEATURES_FILE, Features
 from onceflow.broker.fetch_sessions import FetchSessions
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.groups import Groups
@@ -28,15 +29,16 @@ from onceflow.broker.large_fetches import LargeFetches
 from onceflow.broker.large_requests import LargeRequests
 from onceflow.broker.partition import Partition
 from onceflow.broker.state_log import StateLog
-from onceflow.broker.topics import CONSUMER_OFFSETS, TRANSACTION_STATE, Topic, Topics
+from onceflow.broker.topics import CATALOGUE, CONSUMER_OFFSETS, TRANSACTION_STATE, Topic, Topics
 from onceflow.broker.transactions import Transactions
-from onceflow.broker.users import Users
+from onceflow.broker.users import USERS_FILE, Users
 from onceflow.clock import Clock
 from onceflow.config import PRODUCER_ID_BLOCK, BrokerConfig
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.compaction import Cleaner, Pace
 from onceflow.log.files import FileSystem
 from onceflow.log.partition import Appended, PartitionLog
+from onceflow.log.small_files import RESTORE, read_json, replace_json
 from onceflow.monitor.meters import Meters
 from onceflow.wire.batch import BatchHeader
 
@@ -45,6 +47,7 @@ __all__ = ["Node"]
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
+PRODUCER_IDS_FILE: Final = "producer-ids.json"
 CLEANER_WORK_S: Final = 0.001
 CLEANER_REST_S: Final = 0.001
 CLOSING_THREADS: Final = 8
@@ -67,7 +70,6 @@ class Node:
     def __init__(self, files: FileSystem, directory: Path, config: BrokerConfig, clock: Clock) -> None:
         self.files = files
         self.directory = directory
-        self.config = config
         self.clock = clock
         self.node_id: int = config["node.id"]
         self.fetch_max_bytes: int = config["fetch.max.bytes"]
@@ -76,6 +78,9 @@ class Node:
         self.meters = Meters()
         self.started_ms = clock.now_ms()
         self.cluster_id = self._open_directory()
+        self.dynamic_settings = DynamicSettings(files, directory)
+        self.config = config = self.dynamic_settings.load(config)
+        """Another object after every change."""
         self.authorizer: Authorizer | None = None
         """Who decides what clients may do; None lets everybody do everything."""
         if config["authorizer.class.name"]:
@@ -109,23 +114,46 @@ class Node:
         path = self.directory / "meta.json"
         self.files.make_directory(self.directory)
         if self.files.exists(path):
+            self._check_all_there()
             version = self._stored(path, "version", int)
             if version != FORMAT_VERSION:
                 raise StorageError(f"{self.directory} has format {version}; this version reads {FORMAT_VERSION}.")
             return self._stored(path, "cluster_id", str)
+        if self.files.exists(self.directory / CATALOGUE):
+            raise CorruptLog(f"{path} is missing, and the directory is not a new one. {RESTORE}")
+        Users(self.files, self.directory).create_file()
+        Acls(self.files, self.directory).create_file()
+        Features(self.files, self.directory).create_file()
+        DynamicSettings(self.files, self.directory).create_file()
+        replace_json(self.files, self._producer_ids_file, {"next": 0})
+        # Last: with it the directory is not a new one any more.
         cluster_id = kafka_uuid(uuid.uuid4())
-        self.files.replace(path, json.dumps({"version": FORMAT_VERSION, "cluster_id": cluster_id}).encode())
+        replace_json(self.files, path, {"version": FORMAT_VERSION, "cluster_id": cluster_id})
         return cluster_id
+
+    def _check_all_there(self) -> None:
+        """All of them were made when the directory was new. One that is missing would be taken for an empty one."""
+        remedies = {
+            USERS_FILE: users.REMEDY,
+            ACLS_FILE: acls.REMEDY,
+            FEATURES_FILE: features.REMEDY,
+            SETTINGS_FILE: dynamic_settings.REMEDY,
+            PRODUCER_IDS_FILE: RESTORE,
+        }
+        for name, remedy in remedies.items():
+            path = self.directory / name
+            if not self.files.exists(path):
+                raise CorruptLog(f"{path} is missing: something other than the broker has removed it. {remedy}")
 
     def _stored(self, path: Path, key: str, kind: type[T]) -> T:
         """A value of one of our JSON files."""
         try:
-            value = json.loads(self.files.read_bytes(path))[key]
+            value = read_json(self.files, path)[key]
             if not isinstance(value, kind):
                 raise TypeError(f"{key} is {value!r}")
             return value
         except (ValueError, LookupError, TypeError) as error:
-            raise CorruptLog(f"{path} is damaged ({error}); restore it from a backup of the directory.") from error
+            raise CorruptLog(f"{path} is damaged ({error}). {RESTORE}") from error
 
     # Writing
 
@@ -163,6 +191,15 @@ class Node:
         """What keeps a coordinator's state in the topic of that name."""
         return {CONSUMER_OFFSETS: self.groups.log, TRANSACTION_STATE: self.transactions.log}.get(topic)
 
+    def configure(self, config: BrokerConfig) -> Generator[int, None, None]:
+        """Change the broker's settings, on disk first. Topics follow step by step.
+
+        Raises `StorageError` with nothing changed.
+        """
+        self.dynamic_settings.save(config)
+        self.config = config
+        yield from self.topics.follow(config)
+
     # Producers
 
     def new_producer_id(self) -> int:
@@ -170,18 +207,16 @@ class Node:
         for producer_id in self._producer_ids:
             return producer_id
         start, end = self._unclaimed_producer_id, self._unclaimed_producer_id + PRODUCER_ID_BLOCK
-        self.files.replace(self._producer_ids_file, json.dumps({"next": end}).encode())
+        replace_json(self.files, self._producer_ids_file, {"next": end})
         self._unclaimed_producer_id = end
         self._producer_ids = iter(range(start, end))
         return next(self._producer_ids)
 
     @property
     def _producer_ids_file(self) -> Path:
-        return self.directory / "producer-ids.json"
+        return self.directory / PRODUCER_IDS_FILE
 
     def _read_unclaimed_producer_id(self) -> int:
-        if not self.files.exists(self._producer_ids_file):
-            return 0
         return self._stored(self._producer_ids_file, "next", int)
 
     # Housekeeping; the shell decides when.
@@ -192,7 +227,7 @@ class Node:
             with unless_it_fails("Retention", partition.log.directory):
                 try:
                     freed = partition.log.apply_retention(now_ms)
-                except StorageError as error:
+                except (StorageError, CorruptLog) as error:
                     logger.error("No retention for %s-%d: %s", partition.topic, partition.index, error)
                     continue
                 if freed:

@@ -21,6 +21,7 @@ __all__ = ["ProgressReader"]
 FIRST_LOOK_OFFSETS: Final = 2_000
 """A micro-batch takes two: its record and the marker."""
 READ_BYTES: Final = 256 * 1024
+UNPACKED_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class ProgressReader:
@@ -58,7 +59,10 @@ class ProgressReader:
         found = log.slice(offset, READ_BYTES)
         if found is None:
             return
+        left = UNPACKED_BYTES_MAX
         for header, batch in batches(found.read()):
+            if left <= 0:
+                return  # the rest at the next look
             if header.last_offset >= offset:
-                self._found.see_batch(header, batch)
+                left -= self._found.see_batch(header, batch)
                 self._next = header.last_offset + 1

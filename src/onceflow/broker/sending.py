@@ -123,7 +123,7 @@ class Unsent:
             pieces.append(piece)
             left -= len(piece)
             self._has_left(part, end)
-        self._transport.write(b"".join(pieces))
+        self._transport.writelines(pieces)
         return size - left
 
     def _has_left(self, part: bytes | FileSlice, end: int) -> None:

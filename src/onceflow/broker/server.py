@@ -25,8 +25,9 @@ from onceflow.broker.admission import PasswordChecks
 from onceflow.broker.answer_memory import AnswerMemory
 from onceflow.broker.chores import every, unless_it_fails
 from onceflow.broker.connection import Connection
+from onceflow.broker.connection_limits import ConnectionLimits
 from onceflow.broker.disk_trouble import LOOK_S
-from onceflow.broker.doors import Door, Doorkeeper, limits_by_address
+from onceflow.broker.doors import Door, Doorkeeper
 from onceflow.broker.hang_ups import LOOK_S as HANG_UPS_LOOK_S
 from onceflow.broker.hang_ups import look_for_hang_ups
 from onceflow.broker.large_requests import LargeRequests
@@ -146,7 +147,7 @@ class _Open(NamedTuple):
 def _doors(listeners: Sequence[Listener], config: BrokerConfig, opened: contextlib.ExitStack) -> list[_Open]:
     """Bind all, and read what they need. What is opened is closed with `opened`."""
     memory = RequestMemory(_memory_max(config))
-    limits_by_address(config)
+    ConnectionLimits.of(config)
     tls = None
     if any(each.uses_tls for each in listeners):
         from onceflow.broker.tls import server_context
@@ -266,7 +267,9 @@ def _chores(node: Node, connections: set[Connection]) -> list[Awaitable[None]]:
         every(ROLL_CHECK_S, "Writing checkpoints of sealed segments", lambda: _checkpoint(node, True)),
     ]
     if config["log.cleaner.enable"]:
-        chores.append(every(max(0.05, config["log.cleaner.backoff.ms"] / 1000), "Compaction", node.compact))
+        chores.append(
+            every(lambda: max(0.05, node.config["log.cleaner.backoff.ms"] / 1000), "Compaction", node.compact)
+        )
     if idle_ms > 0:
         chores.append(
             every(

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from onceflow.broker.partition import Partition
 from onceflow.broker.topics import Topic
-from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.errors import CorruptLog, ErrorCode, MalformedMessage, ProtocolError, StorageError
+from onceflow.log.checksums import RESTORE
 from onceflow.wire.batch import BatchHeader, read_header
 from onceflow.wire.records import Record, build_batch, read_records
 
@@ -169,4 +171,17 @@ class StateLog:
     def replay(self, index: int) -> Iterator[tuple[BatchHeader, list[Record]]]:
         """Every batch of a partition up to its high watermark, control batches too, with its records."""
         for header, batch in self.partitions[index].log.batches():
-            yield header, list(read_records(batch))
+            with self.naming(index, f" The record batch at offset {header.base_offset} cannot be read."):
+                records = list(read_records(batch))
+            yield header, records
+
+    @contextmanager
+    def naming(self, index: int, more: str = "") -> Iterator[None]:
+        """What is stored and cannot be read is reported with the folder that it is in."""
+        try:
+            yield
+        except (MalformedMessage, CorruptLog) as error:
+            folder = self.partitions[index].log.directory
+            if str(folder) in str(error):
+                raise
+            raise CorruptLog(f"{folder} is not as a coordinator has written it.{more} {error} {RESTORE}") from error

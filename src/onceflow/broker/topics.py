@@ -10,26 +10,28 @@ The JSON file is the commit point, replaced as a whole each time:
               next start
     grow      new folders first, then the file with the new number
 
-A folder that belongs to no topic is left alone and reported: records are never removed on a guess.
+A folder that belongs to no topic is left alone and reported: records are never removed on a guess. If there ever were
+records in it, or if the folder of a partition is missing, something else has changed the directory, and the broker does
+not start.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from onceflow.broker.partition import Partition
 from onceflow.clock import Clock
-from onceflow.config import BrokerConfig
+from onceflow.config import BrokerConfig, TopicConfig
 from onceflow.errors import ConfigError, CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.files import FileSystem
-from onceflow.log.partition import PartitionLog
+from onceflow.log.partition import PartitionLog, was_written
+from onceflow.log.small_files import read_json, replace_json
 from onceflow.monitor.meters import Traffic
 
 __all__ = ["Topic", "Topics"]
@@ -40,6 +42,7 @@ NAME_LENGTH_MAX: Final = 249
 PARTITIONS_MAX: Final = 10_000
 """Per topic; each open partition holds a file."""
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+CATALOGUE: Final = "topics"
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"
 INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
@@ -61,13 +64,12 @@ class Topic:
                 ErrorCode.POLICY_VIOLATION, f"{self.name} holds the state of a coordinator and stays as it is."
             )
 
-    def to_json(self, partitions: int | None = None) -> bytes:
-        content = {
+    def to_json(self, partitions: int | None = None) -> dict[str, Any]:
+        return {
             "id": str(self.id),
             "partitions": len(self.partitions) if partitions is None else partitions,
             "config": self.overrides,
         }
-        return json.dumps(content, indent=1).encode()
 
 
 def check_name(name: str) -> None:
@@ -83,6 +85,14 @@ def check_name(name: str) -> None:
         reason = "it has a character other than ASCII letters, digits, '.', '_' and '-'"
     if reason:
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name {name!r} is illegal: {reason}.")
+
+
+def check_not_too_many(partitions: int) -> None:
+    """Raise `ProtocolError`, with the code of Kafka's own limit for a request, which is the same."""
+    if partitions > PARTITIONS_MAX:
+        raise ProtocolError(
+            ErrorCode.POLICY_VIOLATION, f"A topic may have {PARTITIONS_MAX} partitions, and not {partitions}."
+        )
 
 
 class Topics:
@@ -102,7 +112,7 @@ class Topics:
 
     @property
     def _catalogue(self) -> Path:
-        return self._directory / "topics"
+        return self._directory / CATALOGUE
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
@@ -149,10 +159,9 @@ class Topics:
                 raise ProtocolError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}."
                 )
-        if not 0 < partitions <= PARTITIONS_MAX:
-            raise ProtocolError(
-                ErrorCode.INVALID_PARTITIONS, f"The number of partitions must be from 1 to {PARTITIONS_MAX}."
-            )
+        if partitions <= 0:
+            raise ProtocolError(ErrorCode.INVALID_PARTITIONS, "The number of partitions must be larger than 0.")
+        check_not_too_many(partitions)
         self._check_config(overrides)
 
     def create(self, name: str, partitions: int, overrides: Mapping[str, str]) -> Topic:
@@ -165,15 +174,19 @@ class Topics:
             for partition in topic.partitions:
                 partition.log.abandon()
             with contextlib.suppress(StorageError):
-                self._finish_delete(name, partitions)
+                # The file first: where it is, the folders have to be. Without it they are empty, and in nobody's way.
+                self._files.remove(self._file(name))
+                with contextlib.suppress(StorageError):
+                    self._files.sync_directory(self._catalogue)
+                self._remove_folders(name, range(partitions))
             raise
         self._add(topic)
         return topic
 
     def delete(self, topic: Topic) -> None:
-        deleted = json.dumps({"deleted": True, "partitions": len(topic.partitions)}).encode()
+        deleted = {"deleted": True, "partitions": len(topic.partitions)}
         try:
-            self._files.replace(self._file(topic.name), deleted)
+            replace_json(self._files, self._file(topic.name), deleted)
         except StorageError:
             with contextlib.suppress(StorageError):
                 self._save(topic)  # the mark may be there, and the next start must not act on it: the topic lives on
@@ -200,12 +213,11 @@ class Topics:
         added: list[Partition] = []
         try:
             added = self._make_partitions(topic, indexes)
-            self._files.replace(self._file(topic.name), topic.to_json(partitions))
+            replace_json(self._files, self._file(topic.name), topic.to_json(partitions))
         except StorageError:
             for partition in added:
                 partition.log.abandon()
-            with contextlib.suppress(StorageError):
-                self._remove_folders(topic.name, indexes)
+            # The folders stay, empty: the file may be there in spite of it, and knows them.
             raise
         topic.partitions.extend(added)
         self.version += 1
@@ -220,7 +232,35 @@ class Topics:
         except StorageError:
             topic.overrides = before
             raise
-        config = self._config.topic(topic.overrides)
+        self._take_over(topic, self._config.topic(topic.overrides))
+
+    def follow(self, config: BrokerConfig) -> Generator[int, None, None]:
+        """Have all topics go by other settings of the broker where they have none of their own; in steps, as there may
+        be many topics. If whoever asked for it goes away, the rest is done at once."""
+        self._config = config
+        known: dict[frozenset[tuple[str, str]], TopicConfig] = {}
+        remaining = iter(tuple(self))
+
+        def one_more(topic: Topic) -> None:
+            nonlocal config
+            if self._config is not config:  # changed again between two steps
+                config = self._config
+                known.clear()
+            own = frozenset(topic.overrides.items())
+            if own not in known:
+                known[own] = config.topic(topic.overrides)
+            self._take_over(topic, known[own])
+
+        try:
+            for topic in remaining:
+                one_more(topic)
+                yield 0
+        finally:
+            for topic in remaining:
+                one_more(topic)
+
+    @staticmethod
+    def _take_over(topic: Topic, config: TopicConfig) -> None:
         for partition in topic.partitions:
             partition.log.config = config
 
@@ -239,7 +279,7 @@ class Topics:
         return self._directory / f"{name}-{index}"
 
     def _save(self, topic: Topic) -> None:
-        self._files.replace(self._file(topic.name), topic.to_json())
+        replace_json(self._files, self._file(topic.name), topic.to_json())
 
     def _remove_folders(self, name: str, indexes: range) -> None:
         for index in indexes:
@@ -285,8 +325,12 @@ class Topics:
                 self._files.remove(self._catalogue / file)  # a replace that was never finished
                 continue
             name = file.removesuffix(".json")
+            remedy = (
+                f"Its records are in the folders {name}-0 and so on, untouched. Restore the file from a backup, or "
+                "move it and the folders away to go without the topic."
+            )
+            content = read_json(self._files, self._catalogue / file, remedy)
             try:
-                content = json.loads(self._files.read_bytes(self._catalogue / file))
                 partitions = range(content["partitions"])
                 if content.get("deleted"):
                     self._finish_delete(name, len(partitions))
@@ -294,16 +338,35 @@ class Topics:
                 topic = Topic(name, uuid.UUID(content["id"]), content["config"])
                 self._config.check_topic(topic.overrides)
             except (ValueError, LookupError, TypeError, AttributeError, ConfigError) as error:
-                raise CorruptLog(
-                    f"{self._catalogue / file} does not describe a topic ({error}); its records are in the folders "
-                    f"{name}-0 and so on, untouched. Restore the file, or move it away to go without the topic."
-                ) from error
+                raise CorruptLog(f"{self._catalogue / file} does not describe a topic ({error}). {remedy}") from error
+            self._check_folders(topic, partitions)
             topic.partitions = self._open_partitions(topic, partitions)
             self._add(topic)
-        self._report_strangers()
+        self._check_strangers()
 
-    def _report_strangers(self) -> None:
+    def _check_folders(self, topic: Topic, partitions: range) -> None:
+        """They were there before the file of the topic, and go only after it was marked."""
+        for index in partitions:
+            folder = self._folder(topic.name, index)
+            if not self._files.exists(folder):
+                raise CorruptLog(
+                    f"{folder} is missing: something other than the broker has removed it, and the records of "
+                    f"partition {index} with it. Restore it from a backup of the directory, or make an empty folder of "
+                    "that name to go on without the records."
+                )
+
+    def _check_strangers(self) -> None:
+        """What a crash leaves of a topic that was being made or grew is empty: nobody could write to it yet."""
         known = {self._folder(p.topic, p.index).name for p in self.partitions()}
         for name in self._files.list(self._directory):
-            if re.fullmatch(r"[a-zA-Z0-9._-]+-\d+", name) and name not in known:
-                logger.warning("Folder %s belongs to no topic and is left alone.", self._directory / name)
+            found = re.fullmatch(r"([a-zA-Z0-9._-]+)-\d+", name)
+            if found is None or name in known:
+                continue
+            folder = self._directory / name
+            if was_written(self._files, folder):
+                raise CorruptLog(
+                    f"Folder {folder} holds records and belongs to no topic: {self._file(found[1])} is missing or does "
+                    "not know it. Restore that file from a backup of the directory, or move the folder away to go "
+                    "without the records."
+                )
+            logger.warning("Folder %s belongs to no topic and is left alone.", folder)

@@ -97,10 +97,11 @@ class Transactions:
         for header, records in self.log.replay(index):
             if not header.is_control:
                 latest.update((record.key or b"", record.value) for record in records)
-        for key, value in latest.items():
-            transactional_id = read_key(key)
-            if transactional_id is not None:
-                self.coordinator.apply(transactional_id, None if value is None else read_value(value))
+        with self.log.naming(index):
+            for key, value in latest.items():
+                transactional_id = read_key(key)
+                if transactional_id is not None:
+                    self.coordinator.apply(transactional_id, None if value is None else read_value(value))
 
     def _reload(self, index: int) -> None:
         """The disk has lost what was appended last to a partition: back to what it has.
@@ -259,16 +260,12 @@ class Transactions:
     ) -> None:
         """For who writes to partitions: `proceed` if they are in the transaction. With `add` (V2) they are added to it.
 
-        Writers are told 47 where others are told 90, and 48 for 120 unless they know that one.
+        What is refused is said as `as_told_to_writers`.
         """
         wanted = frozenset(partitions)
 
         def refuse_writer(error: ErrorCode) -> None:
-            if error is ErrorCode.PRODUCER_FENCED:
-                error = ErrorCode.INVALID_PRODUCER_EPOCH
-            elif error is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
-                error = ErrorCode.INVALID_TXN_STATE
-            refuse(error)
+            refuse(as_told_to_writers(error, knows_abortable=knows_abortable))
 
         if add:
             self.add(transactional_id, producer_id, epoch, wanted, version=2, proceed=proceed, refuse=refuse_writer)
@@ -403,6 +400,15 @@ class Transactions:
     def _forgotten(self, transactional_id: str, error: ErrorCode) -> None:
         """Or not, if the disk has lost that: then the id was read again from the log."""
         self._free(transactional_id)
+
+
+def as_told_to_writers(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
+    """Writers are told 47 where others are told 90, and 48 for 120 unless they know that one."""
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+        return ErrorCode.INVALID_TXN_STATE
+    return error
 
 
 class _Markers:

@@ -13,7 +13,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import json
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ from typing import Any, Final
 
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError
 from onceflow.log.files import FileSystem
+from onceflow.log.small_files import read_json, replace_json
 
 __all__ = ["HASHES", "ITERATIONS_DEFAULT", "Change", "Credential", "Users", "salted_password"]
 
@@ -33,7 +33,9 @@ SALT_SIZE: Final = 24
 OUR_SHAPE: Final = (SALT_SIZE, ITERATIONS_DEFAULT)
 USERS_MAX: Final = 10_000
 NAME_MAX: Final = 1000
+USERS_FILE: Final = "users.json"
 FORMAT_VERSION: Final = 1
+REMEDY: Final = "Restore it from a backup of the directory, or write {} into it to begin without users."
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
@@ -90,13 +92,13 @@ class Users:
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
         self._files = files
-        self._path = directory / "users.json"
+        self._path = directory / USERS_FILE
         self._secret = secrets.token_bytes(32)
         self._credentials: dict[str, dict[str, Credential]] = {}
         self._most_common: dict[str, tuple[int, int]] = {}
         self._most_common_mechanism: str | None = None
         if files.exists(self._path):
-            self._load(files.read_bytes(self._path))
+            self._load()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._credentials)
@@ -159,22 +161,29 @@ class Users:
                 del after[change.user]
         if len(after) > USERS_MAX:
             raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"There may be {USERS_MAX} users, and no more.")
-        self._files.replace(self._path, self._to_json(after), private=True)
+        self._save(after)
         self._credentials = after
         self._most_common.clear()
         self._most_common_mechanism = None
 
-    def _to_json(self, credentials: Mapping[str, Mapping[str, Credential]]) -> bytes:
+    def create_file(self) -> None:
+        """For a new directory: from then on a file that is missing was removed by somebody."""
+        if not self._files.exists(self._path):
+            self._save(self._credentials)
+
+    def _save(self, credentials: Mapping[str, Mapping[str, Credential]]) -> None:
         users = {
             user: {mechanism: _credential_to_json(each) for mechanism, each in sorted(own.items())}
             for user, own in sorted(credentials.items())
         }
         content = {"version": FORMAT_VERSION, "secret": _text(self._secret), "users": users}
-        return json.dumps(content, indent=1).encode()
+        replace_json(self._files, self._path, content, private=True)
 
-    def _load(self, data: bytes) -> None:
+    def _load(self) -> None:
+        content = read_json(self._files, self._path, REMEDY)
+        if not content:
+            return
         try:
-            content = json.loads(data)
             if content["version"] != FORMAT_VERSION:
                 raise ValueError(f"its format is {content['version']!r}, and {FORMAT_VERSION} is known here")
             self._secret = _bytes(content["secret"])
@@ -184,7 +193,7 @@ class Users:
             }
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             # Nobody could log in, or the wrong ones: better not to start.
-            raise CorruptLog(f"{self._path} is damaged ({error}); restore it from a backup of the directory.") from None
+            raise CorruptLog(f"{self._path} is damaged ({error}). {REMEDY}") from None
 
 
 def _first_mechanism(own: Mapping[str, Credential]) -> str | None:

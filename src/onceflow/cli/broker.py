@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from onceflow.cli.output import say
-from onceflow.config import BROKER_SETTINGS, STANDARD_AUTHORIZER, BrokerConfig, parse_assignments
+from onceflow.config import BROKER_SETTINGS, DYNAMIC, STANDARD_AUTHORIZER, BrokerConfig, parse_assignments
 from onceflow.digits import address_of
 from onceflow.errors import ConfigError
 from onceflow.properties import read_properties
 
 __all__ = ["add_parser", "run"]
 
+CHANGES = " Can be changed while the broker runs."
 HTTP_DEFAULT = "127.0.0.1:9644"
 _EPILOG = """\
 examples:
@@ -113,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list_settings:
         for setting in sorted(BROKER_SETTINGS.values(), key=lambda s: s.name):
             say(f"{setting.name}={setting.default}")
-            say(f"    {setting.doc}")
+            say(f"    {setting.doc}{CHANGES if setting.name in DYNAMIC else ''}")
         return 0
     from onceflow.broker.log_lines import log_to_stderr
 

@@ -22,6 +22,8 @@ FIRST_OFFSETS_MAX: Final = 10_000
 FETCHES_MAX: Final = 4
 """In one take; what is left is for the next one."""
 FETCH_BYTES: Final = 4 * 1024 * 1024
+UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of one fetch."""
 
 
 class ProgressReader:
@@ -78,6 +80,9 @@ class ProgressReader:
             self._position = max(partition.start, partition.end - FIRST_OFFSETS_MAX)
 
     def _take_in(self, fetched: Fetched) -> None:
+        left = UNPACKED_BYTES_MAX
         for header, batch in fetched.batches:
-            self._batches.see_batch(header, batch)
+            if left <= 0:
+                return  # the rest is fetched again
+            left -= self._batches.see_batch(header, batch)
             self._position = header.last_offset + 1

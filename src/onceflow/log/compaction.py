@@ -50,7 +50,8 @@ whoever gives up between 3 and 5 removes the marker, syncs the folder, and then 
 way as the log, so neither is ever used with another one's log. That holds for the aborted transactions above all: their
 `.cleaned` is always there, even if it is empty, so that it takes the place of a list that says more.
 
-`cleaner-offset` holds the offset up to which a log is clean. Losing it only means that all of the log is dirty again.
+`cleaner-offset.json` holds the offset up to which a log is clean. Losing it only means that all of the log is dirty
+again.
 """
 
 from __future__ import annotations
@@ -59,8 +60,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -73,6 +73,8 @@ from onceflow.log.aborted import Aborts
 from onceflow.log.draft import CLEANED_SUFFIX, Draft, Part, Survivors, cleaned, note_keys
 from onceflow.log.files import FileSystem
 from onceflow.log.segment import ABORTED_SUFFIX, LOG_SUFFIX, SUFFIXES, Segment, file_name
+from onceflow.log.small_files import read_json, to_json
+from onceflow.steps import Work, in_thread
 
 if TYPE_CHECKING:
     from onceflow.log.partition import PartitionLog
@@ -82,13 +84,13 @@ __all__ = ["Cleaner", "Pace", "finish_interrupted"]
 logger = logging.getLogger(__name__)
 
 MARKER_SUFFIX: Final = ".swap"
-OFFSET_FILE: Final = "cleaner-offset"
+OFFSET_FILE: Final = "cleaner-offset.json"
 KEYS_MAX: Final = 500_000
 """Keys that are noted at a time, at 110 to 150 bytes each. With more, the dirty range is cleaned in several rounds."""
 _MARKER: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.swap")
 
 _T = TypeVar("_T")
-Steps = Generator[Callable[[], None], None, _T]
+Steps = Generator[Work, None, _T]
 """Yields what is to be run in the cleaner's thread; returns a `_T`."""
 
 
@@ -123,20 +125,6 @@ class Pace:
         if self._rest_s and time.perf_counter() - self._since > self._work_s:
             time.sleep(self._rest_s)
             self._since = time.perf_counter()
-
-
-def _in_thread(work: Callable[[], _T]) -> Steps[_T]:
-    """Have `work` run in the other thread; its outcome, also an exception, comes out here."""
-    outcome: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(work())
-        except Exception as error:
-            outcome.set_exception(error)
-
-    yield run
-    return outcome.result()
 
 
 @dataclass(slots=True)
@@ -243,8 +231,11 @@ class Cleaner:
         """Up to where a log is clean; 0 if nobody knows."""
         if log not in self._cleaned_offsets:
             path = log.directory / OFFSET_FILE
-            text = self._files.read_bytes(path) if self._files.exists(path) else b""
-            self._cleaned_offsets[log] = int(text) if text.strip().isdigit() else 0
+            offset = 0
+            if self._files.exists(path):
+                with contextlib.suppress(CorruptLog):
+                    offset = int(read_json(self._files, path).get("offset", 0))
+            self._cleaned_offsets[log] = offset
         return self._cleaned_offsets[log]
 
     # Cleaning
@@ -282,7 +273,7 @@ class Cleaner:
         aborts = Aborts(entry for segment in log.segments for entry in segment.aborted)
         while job.dirty_from < job.end_offset:
             dirty = [part for part in job.parts if part.end_offset > job.dirty_from]
-            latest, mapped_to = yield from _in_thread(
+            latest, mapped_to = yield from in_thread(
                 lambda: self._latest_offsets(dirty, job.dirty_from, aborts)  # noqa: B023
             )
             job.check()
@@ -316,7 +307,7 @@ class Cleaner:
         log, directory = job.log, job.log.directory
 
         def sync_names() -> Steps[None]:
-            yield from _in_thread(lambda: self._files.sync_directory(directory))
+            yield from in_thread(lambda: self._files.sync_directory(directory))
 
         first = parts[0].segment
         yield from sync_names()  # 0
@@ -325,7 +316,7 @@ class Cleaner:
         try:
             try:
                 start_offset = log.start_offset
-                taken, changed = yield from _in_thread(
+                taken, changed = yield from in_thread(
                     lambda: draft.write(parts, survivors, self.pace, start_offset)  # 2
                 )
                 job.check()
@@ -359,7 +350,7 @@ class Cleaner:
         """Undo step 3. If that fails too, the next start goes forwards or backwards, as it finds the marker or not."""
         try:
             self._files.remove(marker)
-            yield from _in_thread(lambda: self._files.sync_directory(log.directory))
+            yield from in_thread(lambda: self._files.sync_directory(log.directory))
             if not log.closed:
                 draft.remove()
         except StorageError:
@@ -381,7 +372,7 @@ class Cleaner:
             for segment in old[1:]:
                 for suffix in SUFFIXES:
                     self._files.remove(segment.path(suffix))
-            yield from _in_thread(lambda: self._files.sync_directory(log.directory))  # 6
+            yield from in_thread(lambda: self._files.sync_directory(log.directory))  # 6
             if not log.closed:
                 self._files.remove(marker)  # 7
                 if not new.aborted:  # no file says the same as an empty one
@@ -400,11 +391,11 @@ class Cleaner:
 
         def write() -> None:
             file.truncate(0)
-            file.append(f"{job.dirty_from}\n".encode())
+            file.append(to_json({"offset": job.dirty_from}))
             file.sync()
 
         try:
-            yield from _in_thread(write)
+            yield from in_thread(write)
         finally:
             file.close()
         job.check()

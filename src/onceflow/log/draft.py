@@ -15,6 +15,7 @@ from typing import Final
 from onceflow.config import LONG_MAX, TopicConfig
 from onceflow.errors import CorruptLog, StorageError
 from onceflow.log.aborted import Aborts
+from onceflow.log.checksums import Checksums, Sum
 from onceflow.log.files import File, FileSystem
 from onceflow.log.segment import SUFFIXES, Segment, file_name
 from onceflow.wire.batch import BatchHeader, checksum, read_header
@@ -209,6 +210,11 @@ class Draft:
         segment.aborted.saved = len(segment.aborted)
         changed = changes > 0 or taken > 1
         if changed:
+            segment.index_sums = (_sum(self._open[1]), _sum(self._open[2]), _sum(self._open[3]))
+            known = Checksums(segment.base_offset)
+            end_offset = parts[taken - 1].end_offset
+            segment.checksums = known.extended(segment.log, position, end_offset, segment.index_sums)
+            self._open[4].append(segment.checksums.to_bytes())
             for file in self._open:
                 file.sync()
         return taken, changed
@@ -228,6 +234,10 @@ class Draft:
     def close(self) -> None:
         for file in self._open[1 if self.is_adopted else 0 :]:
             file.close()
+
+
+def _sum(file: File) -> Sum:
+    return Sum.of_bytes(file.read(0, file.size))
 
 
 def cleaned(path: Path) -> Path:

@@ -16,6 +16,9 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+import google_crc32c
+
+from onceflow.log.checksums import Sum
 from onceflow.log.files import File
 
 __all__ = ["OffsetIndex", "TimeIndex"]
@@ -27,7 +30,7 @@ _TIME_ENTRY: Final = struct.Struct(">qi")
 class OffsetIndex:
     """Entries (last offset of a batch - base, position of that batch), both rising."""
 
-    __slots__ = ("_base", "_offsets", "_positions", "file", "saved")
+    __slots__ = ("_base", "_offsets", "_positions", "crc", "file", "saved")
     entry_size = _OFFSET_ENTRY.size
 
     def __init__(self, base_offset: int) -> None:
@@ -38,6 +41,8 @@ class OffsetIndex:
         """How many entries are in the file."""
         self.file: File | None = None
         """The file that they were last saved through; whether it could be synced is known only later."""
+        self.crc: int | None = 0
+        """Of what is in the file; None if it has to be computed."""
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -63,11 +68,22 @@ class OffsetIndex:
         """
         keep = min(bisect_left(self._positions, position), bisect_left(self._offsets, offset - self._base))
         del self._offsets[keep:], self._positions[keep:]
-        self.saved = min(self.saved, keep)
+        if keep < self.saved:
+            self.saved, self.crc = keep, None
 
     def to_bytes(self, start: int = 0) -> bytes:
         pack = _OFFSET_ENTRY.pack
         return b"".join(map(pack, self._offsets[start:], self._positions[start:]))
+
+    @property
+    def sum(self) -> Sum:
+        """Of what is in the file."""
+        return Sum(self.saved * self.entry_size, self.known_crc())
+
+    def known_crc(self) -> int:
+        if self.crc is None:
+            self.crc = int(google_crc32c.value(self.to_bytes()[: self.saved * self.entry_size]))
+        return self.crc
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: bytes | None) -> OffsetIndex | None:
@@ -85,14 +101,14 @@ class OffsetIndex:
             index._offsets.append(entry[0])
             index._positions.append(entry[1])
             previous = entry
-        index.saved = len(index)
+        index.saved, index.crc = len(index), int(google_crc32c.value(data))
         return index
 
 
 class TimeIndex:
     """Entries (largest timestamp so far, offset - base of its batch), timestamps rising."""
 
-    __slots__ = ("_base", "_offsets", "_timestamps", "file", "saved")
+    __slots__ = ("_base", "_offsets", "_timestamps", "crc", "file", "saved")
     entry_size = _TIME_ENTRY.size
 
     def __init__(self, base_offset: int) -> None:
@@ -101,6 +117,7 @@ class TimeIndex:
         self._offsets = array("q")
         self.saved = 0
         self.file: File | None = None
+        self.crc: int | None = 0
 
     def __len__(self) -> int:
         return len(self._timestamps)
@@ -125,11 +142,22 @@ class TimeIndex:
         """Forget entries of offsets at or behind one."""
         keep = bisect_left(self._offsets, offset - self._base)
         del self._offsets[keep:], self._timestamps[keep:]
-        self.saved = min(self.saved, keep)
+        if keep < self.saved:
+            self.saved, self.crc = keep, None
 
     def to_bytes(self, start: int = 0) -> bytes:
         pack = _TIME_ENTRY.pack
         return b"".join(map(pack, self._timestamps[start:], self._offsets[start:]))
+
+    @property
+    def sum(self) -> Sum:
+        """Of what is in the file."""
+        return Sum(self.saved * self.entry_size, self.known_crc())
+
+    def known_crc(self) -> int:
+        if self.crc is None:
+            self.crc = int(google_crc32c.value(self.to_bytes()[: self.saved * self.entry_size]))
+        return self.crc
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: bytes | None) -> TimeIndex | None:
@@ -144,5 +172,5 @@ class TimeIndex:
             index._timestamps.append(entry[0])
             index._offsets.append(entry[1])
             previous = entry
-        index.saved = len(index)
+        index.saved, index.crc = len(index), int(google_crc32c.value(data))
         return index

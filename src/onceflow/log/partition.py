@@ -32,27 +32,30 @@ from typing import Final, NamedTuple
 from onceflow.clock import Clock
 from onceflow.config import TopicConfig
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
+from onceflow.log import by_time
 from onceflow.log.aborted import AbortedTransaction
+from onceflow.log.checksums import Checksums, Sum
 from onceflow.log.files import File, FileSlice, FileSystem
 from onceflow.log.recovery import SNAPSHOT_SUFFIX, Recovered, recover, snapshots
-from onceflow.log.segment import ABORTED_SUFFIX, Segment, file_name
+from onceflow.log.segment import ABORTED_SUFFIX, CHECKSUMS_SUFFIX, LOG_SUFFIX, Segment, file_name
+from onceflow.log.small_files import read_json, replace_json
 from onceflow.wire.batch import (
+    LEADER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     BatchHeader,
     assign_offset,
+    checksum,
     read_header,
     stamp_append_time,
 )
-from onceflow.wire.records import EndTxnMarker, build_batch, read_records
+from onceflow.wire.records import EndTxnMarker, build_batch
 
-__all__ = ["Appended", "Checkpoint", "Flush", "PartitionLog", "TimestampedOffset"]
+__all__ = ["LEADER_EPOCH", "Appended", "Checkpoint", "Flush", "PartitionLog", "was_written"]
 
 logger = logging.getLogger(__name__)
 
-START_FILE: Final = "log-start-offset"
-LEADER_EPOCH: Final = 0
-"""One node leads every partition, always."""
+START_FILE: Final = "log-start-offset.json"
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 """Index entries hold offsets relative to the segment in 31 bits."""
 KEPT_SNAPSHOTS: Final = 2
@@ -65,12 +68,14 @@ class Appended(NamedTuple):
     repeated: bool
 
 
-class TimestampedOffset(NamedTuple):
-    timestamp: int
-    offset: int
-
-
-NOTHING_FOUND: Final = TimestampedOffset(-1, -1)
+def was_written(files: FileSystem, directory: Path) -> bool:
+    """Whether there is, or ever was, a record in the log in a folder, as far as its files tell."""
+    return any(
+        name == START_FILE
+        or name.endswith(SNAPSHOT_SUFFIX)
+        or (name.endswith(LOG_SUFFIX) and (name != file_name(0, LOG_SUFFIX) or files.size(directory / name) > 0))
+        for name in files.list(directory)
+    )
 
 
 @dataclass(slots=True)
@@ -94,6 +99,17 @@ class Flush:
 
 
 @dataclass(slots=True)
+class _Part:
+    """What a checkpoint vouches for in one segment."""
+
+    known: Checksums
+    size: int
+    end_offset: int
+    indexes: tuple[Sum, Sum, Sum]
+    made: Checksums | None = None
+
+
+@dataclass(slots=True)
 class Checkpoint:
     """Everything below `offset` goes to disk, then the snapshot that says so."""
 
@@ -101,6 +117,8 @@ class Checkpoint:
     directory: Path
     offset: int
     segments: list[Segment]
+    parts: list[_Part]
+    """Of the same segments: what there is to vouch for."""
     indexes: list[File]
     snapshot: bytes
     lock: AbstractContextManager[object]
@@ -109,14 +127,28 @@ class Checkpoint:
     """Whether the log was taken back or abandoned since this began. The snapshot would vouch for what is gone."""
 
     def run(self) -> None:
+        """The process may die after any step. Checksums that are newer than the snapshot are as true as it."""
         try:
             for segment in self.segments:
+                if not self.files.exists(segment.log.path):
+                    raise StorageError(
+                        f"{segment.log.path} was removed while it was open. What is in it can be read until the broker "
+                        "stops, and is lost then: copy its records to another topic."
+                    )
                 segment.log.sync()
             for index in self.indexes:
                 index.sync()
         finally:
             for index in self.indexes:
                 index.close()
+        for segment, part in zip(self.segments, self.parts, strict=True):
+            part.made = part.known.extended(segment.log, part.size, part.end_offset, part.indexes)
+        with self.lock:
+            if self.is_void():
+                return
+            for segment, part in zip(self.segments, self.parts, strict=True):
+                assert part.made is not None
+                segment.replace_checksums(part.made)
         self.files.sync_directory(self.directory)
         with self.lock:
             if not self.is_void():
@@ -183,7 +215,7 @@ class PartitionLog:
         self.end_offset = max(found.end_offset, self.start_offset)
         self._checkpoint_offset = found.checkpoint
         self._unsaved = unsaved
-        self.wants_checkpoint = found.scanned_bytes > 0
+        self.wants_checkpoint = found.scanned_bytes > 0 or len(unsaved) > 1 or self.active.checksums is None
         self._needs_repair = False
         self._dirty: list[File] = []
         self._stable_at: tuple[int, Segment | None, int] = (-1, None, 0)
@@ -282,7 +314,10 @@ class PartitionLog:
     @staticmethod
     def _first_timestamp(segment: Segment, now_ms: int) -> int:
         """After a restart the age of a segment is that of its first record, as in Kafka."""
-        _, first = next(segment.headers(0, peek=True))
+        try:
+            _, first = next(segment.headers(0, peek=True))
+        except CorruptLog:  # who reads there is told; the age decides nothing but when the next segment begins
+            return now_ms
         return min(first.base_timestamp, now_ms) if first.base_timestamp > 0 else now_ms
 
     def _roll(self) -> Segment:
@@ -364,6 +399,8 @@ class PartitionLog:
 
             snapshots above the high watermark are removed     none, or one whose log is still whole
             sync the folder                                    none
+            checksums of what goes are removed                 any of them, whose log is still whole
+            sync the folder                                    none
             later segments are removed                         any of them, perhaps behind a gap: a start cuts there
             sync the folder                                    none
             the last segment is cut, and synced                cut or not; what was not cut is whole batches and a
@@ -374,12 +411,17 @@ class PartitionLog:
             if offset > self.high_watermark:
                 self._files.remove(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
         self._files.sync_directory(self.directory)  # a snapshot must not come back without what it vouches for
+        if self._forget_checksums_behind(keep):
+            self._files.sync_directory(self.directory)
         while self.segments[-1].base_offset > keep.base_offset:
             self.segments[-1].delete()
             self._bases.pop()
             self.segments.pop()
         self._files.sync_directory(self.directory)
-        fresh = self._files.open(keep.log.path)  # the old one remembers that it failed
+        path = keep.log.path
+        if not self._files.exists(path) or self._files.size(path) < self._hw_position:
+            raise StorageError(f"{path} was removed or cut while it was open.")
+        fresh = self._files.open(path)  # the old one remembers that it failed
         try:
             fresh.truncate(self._hw_position)
             fresh.sync()
@@ -393,6 +435,20 @@ class PartitionLog:
         self._era += 1
         assert self.end_offset == high_watermark
         logger.warning("%s was cut back to offset %d, the last one on disk.", self.directory, high_watermark)
+
+    def _forget_checksums_behind(self, keep: Segment) -> bool:
+        """Remove those of what is above the high watermark; whether there were any."""
+        found = False
+        for segment in self.segments:
+            if segment.base_offset < keep.base_offset:
+                continue
+            path = segment.path(CHECKSUMS_SUFFIX)
+            if self._files.exists(path):
+                sums = Checksums.from_bytes(self._files.read_bytes(path), segment.base_offset)
+                if segment is not keep or sums is None or sums.size > self._hw_position:
+                    self._files.remove(path)
+                    found = True
+        return found
 
     def _set_high_watermark(self, segment: Segment, position: int, offset: int) -> None:
         self.high_watermark = offset
@@ -409,7 +465,8 @@ class PartitionLog:
     def begin_checkpoint(self) -> Checkpoint | None:
         """What to write so that a restart need not look below the current end; None if there is nothing new."""
         self.wants_checkpoint = False
-        nothing_new = self.end_offset == self._checkpoint_offset and self._unsaved == [self.active]
+        is_known = self.end_offset == self._checkpoint_offset and self.active.checksums is not None
+        nothing_new = is_known and self._unsaved == [self.active]
         if nothing_new or self._needs_repair:
             return None
         indexes: list[File] = []
@@ -426,15 +483,24 @@ class PartitionLog:
             self.directory,
             self.end_offset,
             list(self._unsaved),
+            [self._part(segment) for segment in self._unsaved],
             indexes,
             self.producers.to_snapshot(),
             self._snapshot_lock,
             lambda: era < self._era,
         )
 
+    def _part(self, segment: Segment) -> _Part:
+        at = bisect_right(self._bases, segment.base_offset)
+        end_offset = self._bases[at] if at < len(self._bases) else self.end_offset
+        known = segment.checksums or Checksums(segment.base_offset)
+        return _Part(known, segment.size, end_offset, segment.index_sums)
+
     def complete_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint.is_void():
             return
+        for segment, part in zip(checkpoint.segments, checkpoint.parts, strict=True):
+            segment.checksums = part.made
         self._checkpoint_offset = checkpoint.offset
         # All but the one that was active then, which has grown since: its last entries are not saved yet.
         for segment in checkpoint.segments[:-1]:
@@ -480,7 +546,7 @@ class PartitionLog:
         """Batches from the one that holds `offset`, up to the high watermark, cut at `max_bytes` wherever that falls.
 
         `committed` ends it at the last stable offset; what was aborted below that is in there too (`aborted_in`).
-        Raises `CorruptLog` rather than pass over a gap.
+        Raises `CorruptLog` rather than pass over a gap, or serve what is not as it was written.
         With `at_least_one` the first batch comes whole even if it is larger. Batches that compaction left without
         records are passed over, unless nothing else follows: librdkafka takes an answer without a single record for
         one that was cut too short, and after ten of them reports an error.
@@ -500,6 +566,8 @@ class PartitionLog:
             for position, first in segment.headers_from(offset, end):
                 reached = first.last_offset + 1
                 if not first.count:
+                    if segment.unverified is not None:
+                        segment.readable(position, first.size, first.size)
                     empty = FileSlice(segment.log, position, first.size)
                     continue
                 wanted = min(end - position, max_bytes)
@@ -507,16 +575,23 @@ class PartitionLog:
                     if not at_least_one:
                         return None
                     wanted = first.size
+                if segment.unverified is not None:
+                    wanted = segment.readable(position, wanted, first.size)
                 return FileSlice(segment.log, position, wanted)
         return empty
 
     def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Every batch from the log start to the high watermark, for who keeps state in a log."""
+        """Every batch from the log start to the high watermark, for who keeps state in a log.
+
+        Each is checked: who reads all of it anyway need not believe that the disk has kept it.
+        """
         reached = self.start_offset
         for segment, end in self._readable_from(self.start_offset):
             if segment.base_offset > reached:
                 raise self._gap(reached, segment)
-            for _, header, batch in segment.batches(0, end):
+            for position, header, batch in segment.batches(0, end):
+                if checksum(batch) != header.crc:
+                    raise segment.damaged(position, "the record batch there fails its checksum")
                 if header.last_offset >= self.start_offset:
                     yield header, batch
                     reached = header.last_offset + 1
@@ -610,47 +685,13 @@ class PartitionLog:
             self._stable_at = (offset, segment, found[0])
         return segment, self._stable_at[2]
 
-    # Finding by time
+    # Finding by time, see `log.by_time`
 
-    # As in Kafka, markers are records here too, and a limit (the last stable offset) does not change what is searched:
-    # what is found at or above it counts as nothing found, even if there would be another one below.
+    def first_offset_at(self, timestamp: int, limit: int | None = None) -> by_time.Steps:
+        return by_time.first_offset_at(self._readable_from(self.start_offset), timestamp, self.start_offset, limit)
 
-    def first_offset_at(self, timestamp: int, limit: int | None = None) -> TimestampedOffset:
-        """The first record with at least this timestamp, if it is below the limit."""
-        for segment, end in self._readable_from(self.start_offset):
-            if segment.newest[0] < timestamp:
-                continue
-            start = segment.offset_index.position_for(segment.time_index.offset_before(timestamp))
-            for position, header in segment.headers(start, end, peek=True):
-                if limit is not None and header.base_offset >= limit:
-                    return NOTHING_FOUND
-                if header.max_timestamp < timestamp:
-                    continue
-                for record in read_records(segment.log.read(position, header.size)):
-                    if record.timestamp >= timestamp and record.offset >= self.start_offset:
-                        return _below(limit, TimestampedOffset(record.timestamp, record.offset))
-        return NOTHING_FOUND
-
-    def offset_of_newest(self, limit: int | None = None) -> TimestampedOffset:
-        """The record with the largest timestamp, the first of them if there are several; if it is below the limit."""
-        best = NOTHING_FOUND
-        for segment, end in self._readable_from(self.start_offset):
-            timestamp, offset = segment.newest
-            if timestamp <= best.timestamp:
-                continue
-            found = segment.locate(offset, end)
-            if found is not None and found[1].base_offset >= self.start_offset and found[1].count:
-                candidates = iter((found,))
-            else:  # the newest of the segment is not there any more, or not readable yet: look at each
-                start = segment.offset_index.position_for(self.start_offset)
-                candidates = segment.headers(start, end, peek=True)
-            for position, header in candidates:
-                if header.max_timestamp <= best.timestamp:
-                    continue
-                for record in read_records(segment.log.read(position, header.size)):
-                    if record.timestamp > best.timestamp and record.offset >= self.start_offset:
-                        best = TimestampedOffset(record.timestamp, record.offset)
-        return _below(limit, best)
+    def offset_of_newest(self, limit: int | None = None) -> by_time.Steps:
+        return by_time.offset_of_newest(self._readable_from(self.start_offset), self.start_offset, limit)
 
     # Letting go of the old
 
@@ -665,7 +706,7 @@ class PartitionLog:
         if offset > self.high_watermark:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} is above {self.high_watermark}.")
         # On disk first: were a removed segment to come back after a crash, this file would still hide it.
-        self._files.replace(self.directory / START_FILE, f"{offset}\n".encode())
+        replace_json(self._files, self.directory / START_FILE, {"offset": offset})
         self.start_offset = offset
         if offset == self.end_offset:
             self.roll()
@@ -741,13 +782,8 @@ class PartitionLog:
         path = self.directory / START_FILE
         if not self._files.exists(path):
             return 0
-        text = self._files.read_bytes(path).strip()
-        if not (text.isascii() and text.isdigit()):
-            raise CorruptLog(
-                f"{path} does not hold an offset; write the offset into it from which the log is to be read."
-            )
-        return int(text)
-
-
-def _below(limit: int | None, found: TimestampedOffset) -> TimestampedOffset:
-    return found if limit is None or found.offset < limit else NOTHING_FOUND
+        remedy = "Restore it from a backup of the directory, or write {} into it: then all is read that is still there."
+        offset = read_json(self._files, path, remedy).get("offset", 0)
+        if type(offset) is not int or offset < 0:
+            raise CorruptLog(f"{path} does not hold an offset. {remedy}")
+        return offset

@@ -12,6 +12,7 @@ What a crash can have left, and what becomes of it:
     aborted transactions behind it          dropped likewise; see `log.aborted`
     a damaged list of aborted transactions  made again from the log, which is read from its start
     a damaged snapshot                      removed; an older one is taken, and more of the log is read
+    missing or damaged checksums            made again from their segment, all of which is read
     half-written files (.tmp, .cleaned)     removed; see `log.compaction` for its commit point
 
 **A snapshot is a checkpoint**: it is written only after every byte below its offset was synced, log and index. So
@@ -21,16 +22,18 @@ log, the index entries and the producers' state.
 
 **No segment counts behind a gap.** Each one begins where the one before it ends, also where compaction was, which
 keeps the last batch of every file. (Before the log start there may be gaps; nobody reads there.) What is cut was
-usually written after the last checkpoint, and is removed. No crash leaves a gap below a checkpoint, since a snapshot is
-removed for good before anything that it vouches for: if there is one, something else has removed or damaged files that
-were on disk. The log ends at the gap then too, but the segments behind it stay in the folder, under names that end in
-`.dropped-` and the time, and the log line is an error. A gap below a checkpoint that recovery has no reason to doubt is
-not looked for here; `PartitionLog.slice` finds it when somebody reads there.
+written after the last checkpoint, and is removed.
+
+**Nothing below a checkpoint is ever cut or missing after a crash**, since snapshots and checksums are removed for good
+before anything that they vouch for. So if a segment is shorter than its checksums say, does not reach up to the next
+one, or is not there, something else has removed or damaged files that were on disk. Then `CorruptLog` says which and
+what to do, and nothing is touched: what a person does with the rest is not for us to decide. What is longer than it was
+loses what was added. Bytes that were changed inside a segment are found when somebody reads them (`log.checksums`), or
+here, if the end of the log is among them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,16 +42,16 @@ from onceflow.digits import whole_number_of
 from onceflow.errors import CorruptLog, StorageError
 from onceflow.log import compaction
 from onceflow.log.aborted import AbortedTransaction
+from onceflow.log.checksums import RESTORE
 from onceflow.log.files import TEMPORARY_SUFFIX, FileSystem
 from onceflow.log.producers import ProducerStates
-from onceflow.log.segment import LOG_SUFFIX, Segment, file_name
-from onceflow.wire.batch import NO_PRODUCER_ID, BatchHeader, checksum
+from onceflow.log.segment import CHECKSUMS_SUFFIX, LOG_SUFFIX, Segment, file_name
+from onceflow.wire.batch import LEADER_EPOCH, NO_PRODUCER_ID, BatchHeader, checksum
 from onceflow.wire.records import EndTxnMarker, read_records
 
 __all__ = ["SNAPSHOT_SUFFIX", "Recovered", "recover", "snapshots"]
 
 SNAPSHOT_SUFFIX = ".snapshot"
-DROPPED_SUFFIX = ".dropped-"
 
 logger = logging.getLogger(__name__)
 
@@ -84,21 +87,20 @@ def recover(files: FileSystem, directory: Path, start_offset: int, index_interva
     bases = offsets_of(files, directory, LOG_SUFFIX)
     checkpoints = snapshots(files, directory)
     vouched_to = max(checkpoints, default=0)
+    if vouched_to > start_offset and (not bases or bases[0] > start_offset):
+        raise _missing(directory, start_offset, bases[0] if bases else vouched_to)
     if not bases or (bases[0] > start_offset and bases[0] > vouched_to):
-        bases.insert(0, start_offset)  # a new log, or one of which the name of the first file did not get to disk
-    elif bases[0] > start_offset:
-        logger.error(
-            "%s begins at offset %d instead of %d: the segments before it are missing, and their records are lost. "
-            "Something other than the broker has removed them.",
-            directory,
-            bases[0],
-            start_offset,
-        )
+        # A new log, or one of which the name of the first file did not get to disk.
+        _remove_orphans(files, directory, bases)
+        bases.insert(0, start_offset)
     segments: list[Segment] = []
     try:
         for base in bases:
             segments.append(Segment(files, directory, base))
-        scan = _Scan(files, directory, segments, start_offset, vouched_to, index_interval, now_ms)
+        unsaved = _check_vouched(segments, start_offset, vouched_to)
+        _remove_orphans(files, directory, bases)
+        may_have_gaps = not checkpoints and files.exists(directory / compaction.OFFSET_FILE)
+        scan = _Scan(files, directory, segments, start_offset, unsaved, index_interval, now_ms, may_have_gaps)
         given_up: list[Path] = []
         found = None
         for checkpoint in reversed(checkpoints):
@@ -106,13 +108,19 @@ def recover(files: FileSystem, directory: Path, start_offset: int, index_interva
                 break
             path = directory / file_name(checkpoint, SNAPSHOT_SUFFIX)
             try:
-                found = scan.run(checkpoint, ProducerStates.from_snapshot(files.read_bytes(path), now_ms))
-                break
+                producers = ProducerStates.from_snapshot(files.read_bytes(path), now_ms)
             except CorruptLog as error:
-                logger.warning("Checkpoint %d of %s is given up: %s", checkpoint, directory, error)
+                logger.warning("%s is damaged and is removed, an older one is taken: %s", path, error)
                 given_up.append(path)
+                continue
+            found = scan.run(checkpoint, producers)
+            break
         if found is None:
+            if bases[0] > 0:
+                _check_begins_anew(segments, directory, given_up)
             found = scan.run(bases[0], ProducerStates())
+            if bases[0] > 0:
+                _begin_with_snapshot(files, directory, bases[0])
         if given_up:
             # After the cut is on disk, so that a start after a crash in between still knows what was vouched for. And
             # for good before the log grows: past their offsets they would be believed again.
@@ -121,10 +129,99 @@ def recover(files: FileSystem, directory: Path, start_offset: int, index_interva
                 files.remove(path)
             files.sync_directory(directory)
         return found
-    except StorageError:
+    except (StorageError, CorruptLog):
         for segment in segments:
             segment.close()
         raise
+
+
+def _remove_orphans(files: FileSystem, directory: Path, bases: list[int]) -> None:
+    """Checksums of segments that are gone, or whose name did not get to disk. They must not meet a new one."""
+    orphans = set(offsets_of(files, directory, CHECKSUMS_SUFFIX)) - set(bases)
+    for base in orphans:
+        files.remove(directory / file_name(base, CHECKSUMS_SUFFIX))
+    if orphans:
+        files.sync_directory(directory)
+
+
+def _missing(where: object, reached: int, until: int) -> CorruptLog:
+    return CorruptLog(
+        f"{where} has nothing from offset {reached} to {until - 1}, though it was on disk once: segments are missing, "
+        f"or the end of one. {RESTORE}"
+    )
+
+
+def _check_vouched(segments: list[Segment], start_offset: int, vouched_to: int) -> int:
+    """Raise `CorruptLog` unless everything that was on disk at the newest checkpoint still is, as far as sizes tell.
+
+    What was added to a sealed segment is cut. Returns the first segment whose checksums have to be made again.
+    """
+    unsaved = len(segments)
+    grown: list[tuple[Segment, int]] = []
+    for at, segment in enumerate(segments):
+        next_base = segments[at + 1].base_offset if at + 1 < len(segments) else None
+        if next_base is not None and next_base <= start_offset:
+            continue  # it was freed, and its removal did not get to disk
+        if segment.size < segment.vouched_size:
+            raise segment.damaged(segment.size, f"it ends there, and had {segment.vouched_size} bytes")
+        must_reach = vouched_to if next_base is None else min(vouched_to, next_base)
+        sums = segment.checksums
+        if sums is not None and (segment.vouched_size or not segment.size):
+            reached = sums.end_offset
+            if reached == next_base and segment.size > sums.size:
+                grown.append((segment, sums.size))
+        elif segment.base_offset < vouched_to:
+            reached = _checked_to(segment, must_reach)
+            unsaved = min(unsaved, at)
+        else:
+            continue
+        if max(reached, start_offset) < must_reach:
+            raise _missing(segment.log.path, reached, must_reach)
+        if next_base is not None and next_base < min(reached, vouched_to):
+            raise CorruptLog(
+                f"{segments[at + 1].log.path} begins at offset {next_base}, and {segment.log.path} reaches "
+                f"up to {reached}: what one of them holds was replaced or removed once, and is there again. {RESTORE}"
+            )
+    for segment, size in grown:
+        logger.warning(
+            "%s had %d bytes and has %d: what was added to it is cut. Something other than the broker has done that.",
+            segment.log.path,
+            size,
+            segment.size,
+        )
+        segment.log.truncate(size)
+        segment.log.sync()
+    return unsaved
+
+
+def _checked_to(segment: Segment, must_reach: int) -> int:
+    """The offset that the batches of a segment without checksums reach, each of them checked, up to one offset."""
+    reached = segment.base_offset
+    for position, header, batch in segment.batches():
+        if header.base_offset >= must_reach:
+            break
+        if header.base_offset < reached or checksum(batch) != header.crc:
+            raise segment.damaged(position, "the record batch there fails its checksum")
+        reached = header.last_offset + 1
+    return reached
+
+
+def _check_begins_anew(segments: list[Segment], directory: Path, given_up: list[Path]) -> None:
+    """Segments are freed only when a snapshot says what producers wrote in them. So there is one, unless none ever was.
+
+    Not of a log that begins behind 0 because nothing was left of it: it has a snapshot before it has checksums.
+    """
+    if given_up or any(segment.vouched_size for segment in segments):
+        which = ", ".join(str(path) for path in given_up) or f"the one in {directory} is missing"
+        raise CorruptLog(
+            f"No producer snapshot (*{SNAPSHOT_SUFFIX}) can be read: {which}. Without one nobody knows what producers "
+            f"have written into the segments that were removed, and repeats could not be told. {RESTORE}"
+        )
+
+
+def _begin_with_snapshot(files: FileSystem, directory: Path, offset: int) -> None:
+    """Of a log that begins here, with nothing before it to know of."""
+    files.replace(directory / file_name(offset, SNAPSHOT_SUFFIX), ProducerStates().to_snapshot())
 
 
 @dataclass(slots=True)
@@ -133,16 +230,16 @@ class _Scan:
     directory: Path
     segments: list[Segment]
     start_offset: int
-    vouched_to: int
-    """The newest checkpoint, sound or not: all below it was on disk once."""
+    unsaved: int
+    """The first segment whose files have to be brought up to date."""
     index_interval: int
     now_ms: int
+    may_have_gaps: bool
 
     def run(self, checkpoint: int, producers: ProducerStates) -> Recovered:
         """Check everything from the checkpoint on, cutting at the first thing that is not a whole, sound batch.
 
-        Raises `CorruptLog`, with nothing changed, if the log does not reach up to the checkpoint: files that were
-        synced are not there any more, because somebody else removed or damaged them.
+        Raises `CorruptLog`, with nothing cut, where that would take away what was on disk once.
         """
         # The segment with the batch before the checkpoint: its indexes may know more than was left of it.
         first = max((at for at, segment in enumerate(self.segments) if segment.base_offset < checkpoint), default=0)
@@ -175,12 +272,13 @@ class _Scan:
                     break
         if found.end_offset < self.start_offset:
             self._start_over(found)
-        found.first_unsaved = min(found.first_unsaved, len(self.segments) - 1)
+        found.first_unsaved = min(found.first_unsaved, self.unsaved, len(self.segments) - 1)
         return found
 
     def _start_over(self, found: Recovered) -> None:
         """The log ends before it starts, as after loss of power without `fsync`: nothing in it can be read any more."""
         found.cut_bytes += sum(segment.size for segment in self.segments)
+        _begin_with_snapshot(self.files, self.directory, self.start_offset)
         while self.segments:
             self.segments.pop().delete()
         self.files.sync_directory(self.directory)
@@ -194,14 +292,27 @@ class _Scan:
     def _read(self, segment: Segment, position: int, found: Recovered) -> int:
         """Take in the batches from a position on; returns where the sound ones end."""
         started_at = position
-        with contextlib.suppress(CorruptLog):
+        try:
             for _, header, batch in segment.batches(position):
-                if header.base_offset < found.end_offset or checksum(batch) != header.crc:
+                if not self._follows(segment, position, header, found) or checksum(batch) != header.crc:
                     break
                 self._take_in(segment, position, header, batch, found)
                 position += header.size
+        except CorruptLog:
+            if position < segment.vouched_size:
+                raise
         found.scanned_bytes += position - started_at
         return position
+
+    def _follows(self, segment: Segment, position: int, header: BatchHeader, found: Recovered) -> bool:
+        """Whether a batch may stand where it does, by what no checksum of its own covers.
+
+        Batches follow each other without a gap until compaction has been there. It leaves alone what is above a
+        checkpoint, and has checksums made of what it writes.
+        """
+        if position < segment.vouched_size or self.may_have_gaps:
+            return header.base_offset >= found.end_offset
+        return (header.base_offset, header.leader_epoch) == (found.end_offset, LEADER_EPOCH)
 
     def _take_in(self, segment: Segment, position: int, header: BatchHeader, batch: bytes, found: Recovered) -> None:
         segment.note(position, header.size, header.last_offset, header.max_timestamp, self.index_interval)
@@ -226,6 +337,7 @@ class _Scan:
                     entries.append(aborted)
             if at in damaged:
                 segment.mend_aborted(entries)
+                self.unsaved = min(self.unsaved, at)
         for segment in below[:-1]:
             segment.drop_indexes()
 
@@ -246,36 +358,28 @@ class _Scan:
     def _cut(self, at: int, position: int, found: Recovered, reason: str) -> None:
         """End the log at a position in one segment."""
         segment, behind = self.segments[at], self.segments[at + 1 :]
+        if position < segment.vouched_size:
+            raise segment.damaged(position, reason)
+        for later in behind:
+            if later.vouched_size:
+                raise _missing(segment.log.path, found.end_offset, later.base_offset)
         cut_bytes = segment.size - position + sum(later.size for later in behind)
         found.cut_bytes += cut_bytes
-        if behind or found.end_offset < self.vouched_to:
-            self._report_cut(segment, behind, cut_bytes, found.end_offset, reason)
+        if behind:
+            logger.warning(
+                "%s ends at offset %d, in %s: %s. The %d bytes behind it, with %d segments that follow, are dropped. "
+                "They were written after the last checkpoint.",
+                self.directory,
+                found.end_offset,
+                segment.log.path.name,
+                reason,
+                cut_bytes,
+                len(behind),
+            )
         # The last one first: if the process dies on the way, what is left has one gap, and the next start cuts there.
         while len(self.segments) > at + 1:
-            later = self.segments.pop()
-            if later.size and later.base_offset < self.vouched_to:
-                later.set_aside(f"{DROPPED_SUFFIX}{self.now_ms}")
-            else:
-                later.delete()
+            self.segments.pop().delete()
         segment.log.truncate(position)
-
-    def _report_cut(
-        self, segment: Segment, behind: list[Segment], cut_bytes: int, end_offset: int, reason: str
-    ) -> None:
-        where = f"{self.directory} ends at offset {end_offset}, in {segment.log.path.name}: {reason}."
-        what = f"The {cut_bytes} bytes behind it, with {len(behind)} segments that follow, are dropped"
-        if end_offset >= self.vouched_to:
-            logger.warning("%s %s. They were written after the last checkpoint.", where, what)
-        else:
-            logger.error(
-                "%s %s, although a checkpoint says that everything below offset %d was on disk: something other than "
-                "the broker has removed or damaged files, and records are lost. The segments that follow are kept in "
-                "the folder as *%s*. To have them back, stop the broker and restore the folder from a backup.",
-                where,
-                what,
-                self.vouched_to,
-                DROPPED_SUFFIX,
-            )
 
     def _position_of_checkpoint(self, at: int, checkpoint: int) -> tuple[int, bool]:
         """Where in its segment the first batch at or after the checkpoint stands; the indexes know all before it.

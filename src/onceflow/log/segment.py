@@ -8,29 +8,39 @@ Invariants:
 - The indexes of offsets and times may miss entries, never hold a wrong one. That of aborted transactions
   (`log.aborted`) has them all: it is not a hint, and is never dropped to be guessed again.
 - Large reads and scans go in pieces: no segment is ever in memory whole.
+- What was on disk at a checkpoint is read only after it was compared with its checksums (`log.checksums`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+import google_crc32c
+
 from onceflow.errors import CorruptLog, StorageError
 from onceflow.log.aborted import AbortedIndex, AbortedTransaction
-from onceflow.log.files import Buffer, File, FileSystem
+from onceflow.log.checksums import BLOCK_SIZE, NO_INDEXES, Checksums, Sum, Unverified, damaged
+from onceflow.log.files import Buffer, File, FileSystem, temporary_for
 from onceflow.log.index import OffsetIndex, TimeIndex
 from onceflow.wire.batch import HEADER_SIZE, MAGIC, MIN_LENGTH, NO_TIMESTAMP, BatchHeader, read_header
 
 __all__ = ["Segment", "file_name"]
 
+logger = logging.getLogger(__name__)
+
 SCAN_CHUNK: Final = 1 << 20
+VERIFIED_AT_ONCE: Final = 8 << 20
+"""Who reads what nobody has read before gets no more at a time."""
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 ABORTED_SUFFIX: Final = ".txnindex"
-SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX)
+CHECKSUMS_SUFFIX: Final = ".checksums"
+SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX, CHECKSUMS_SUFFIX)
 """All files of a segment, the log first."""
 
 
@@ -56,6 +66,42 @@ class Segment:
         """Largest timestamp of the batches seen by `note`; `newest` also looks into the index."""
         self.max_timestamp_offset = -1
         self.first_append_ms: int | None = None
+        self.index_sums = NO_INDEXES
+        """Of what was saved of the indexes."""
+        self.checksums = self._load_checksums() if log is None else Checksums(base_offset)
+        """What the last checkpoint knows of the files; None if the file that says so is missing or damaged."""
+        self.unverified: Unverified | None = None
+        """What is vouched for and was not read yet; None if it was, or was written by this process."""
+        if self.vouched_size:
+            assert self.checksums is not None
+            self.index_sums = self.checksums.indexes
+            self.unverified = Unverified(self.checksums)
+
+    @property
+    def vouched_size(self) -> int:
+        """So much of the log was on disk at the last checkpoint. It never gets less than that."""
+        return 0 if self.checksums is None else self.checksums.size
+
+    def _load_checksums(self) -> Checksums | None:
+        data = self._read_if_there(CHECKSUMS_SUFFIX)
+        if data is None:
+            return None if self.size else Checksums(self.base_offset)
+        found = Checksums.from_bytes(data, self.base_offset)
+        if found is None:
+            logger.warning("%s is damaged. It is made again.", self.path(CHECKSUMS_SUFFIX))
+        return found
+
+    def replace_checksums(self, new: Checksums) -> None:
+        """The name is certain only after the folder was synced."""
+        path = self.path(CHECKSUMS_SUFFIX)
+        file = self._files.open(temporary_for(path))
+        try:
+            file.truncate(0)
+            file.append(new.to_bytes())
+            file.sync()
+        finally:
+            file.close()
+        self._files.rename(temporary_for(path), path)
 
     @property
     def size(self) -> int:
@@ -103,6 +149,7 @@ class Segment:
             for file in saved:
                 file.close()
             raise
+        self.index_sums = (self.offset_index.sum, self.time_index.sum, self.aborted.sum)
         return saved
 
     def _save(self, index: OffsetIndex | TimeIndex | AbortedIndex, path: Path) -> File:
@@ -113,13 +160,16 @@ class Segment:
         """
         if index.file is not None and index.file.lost_pages:
             index.saved = 0
+            index.crc = None
         file = self._files.open(path)
         try:
             known = index.saved * index.entry_size
+            more = index.to_bytes(index.saved)
+            crc = google_crc32c.extend(index.known_crc(), more)
             if known and file.size > known:
                 file.truncate(known)
             if file.size == known:
-                file.append(index.to_bytes(index.saved))
+                file.append(more)
             else:
                 file.close()
                 self._files.replace(path, index.to_bytes())
@@ -128,6 +178,7 @@ class Segment:
             file.close()
             raise
         index.saved = len(index)
+        index.crc = int(crc)
         index.file = file
         return file
 
@@ -157,8 +208,12 @@ class Segment:
     def aborted(self) -> AbortedIndex:
         """The transactions whose abort marker is in here. `CorruptLog` if the file that says so is damaged."""
         if self._aborted is None:
-            data = self._read_if_there(ABORTED_SUFFIX)
-            self._aborted = AbortedIndex.from_bytes(data, self.path(ABORTED_SUFFIX)) if data else AbortedIndex()
+            data = self._read_if_there(ABORTED_SUFFIX) or b""
+            path = self.path(ABORTED_SUFFIX)
+            known = self._known(data, 2)
+            if known is None:
+                raise CorruptLog(f"{path} does not hold the aborted transactions that a checkpoint has noted.")
+            self._aborted = AbortedIndex.from_bytes(known, path) if known else AbortedIndex()
         return self._aborted
 
     def forget_aborted(self, offset: int) -> None:
@@ -172,6 +227,10 @@ class Segment:
             self._aborted = AbortedIndex()
         elif self.aborted.cut(offset):
             self._files.replace(path, self.aborted.to_bytes())
+        else:
+            return
+        assert self._aborted is not None
+        self.index_sums = (*self.index_sums[:2], self._aborted.sum)
 
     def mend_aborted(self, entries: list[AbortedTransaction]) -> None:
         """Put entries that were made again from the log in the place of a damaged file.
@@ -180,17 +239,27 @@ class Segment:
         """
         index = AbortedIndex(entries)
         self._files.replace(self.path(ABORTED_SUFFIX), index.to_bytes())
-        index.saved = len(index)
+        index.saved, index.crc = len(index), None
+        self.index_sums = (*self.index_sums[:2], index.sum)
         self._aborted = index
 
     def load_indexes(self) -> bool:
         """Read both from their files; False where a file is missing or is not an index."""
-        offsets = OffsetIndex.from_bytes(self.base_offset, self._read_if_there(OFFSET_INDEX_SUFFIX))
-        times = TimeIndex.from_bytes(self.base_offset, self._read_if_there(TIME_INDEX_SUFFIX))
+        offsets = OffsetIndex.from_bytes(self.base_offset, self._known(self._read_if_there(OFFSET_INDEX_SUFFIX), 0))
+        times = TimeIndex.from_bytes(self.base_offset, self._known(self._read_if_there(TIME_INDEX_SUFFIX), 1))
         if offsets is None or times is None:
+            if self.vouched_size:
+                logger.warning("An index of %s is missing or damaged. It is made again from the log.", self.log.path)
             return False
         self._offset_index, self._time_index = offsets, times
         return True
+
+    def _known(self, data: bytes | None, index: int) -> bytes | None:
+        """What a checkpoint has noted of the content of an index, all of it without one; None if it is not there."""
+        if data is None or not self.vouched_size:
+            return data
+        noted: Sum = self.index_sums[index]
+        return data[: noted.size] if noted.is_of(data) else None
 
     def _read_if_there(self, suffix: str) -> bytes | None:
         path = self.path(suffix)
@@ -266,10 +335,13 @@ class Segment:
         end = self.size if end is None else end
         position = start
         piece, piece_at = b"", start
+        read = self.log.read if self.unverified is None else self.read
         while position + HEADER_SIZE <= end:
             if position + HEADER_SIZE > piece_at + len(piece):
                 want = HEADER_SIZE if peek else SCAN_CHUNK
-                piece, piece_at = self.log.read(position, want), position
+                piece, piece_at = read(position, want), position
+                if len(piece) < HEADER_SIZE:
+                    raise self.damaged(position, "the file was cut there while it was open")
             header = self._checked(read_header(piece, position - piece_at), position)
             if position + header.size > end:
                 break
@@ -279,12 +351,46 @@ class Segment:
 
     def _checked(self, header: BatchHeader, position: int) -> BatchHeader:
         if header.magic != MAGIC or header.length < MIN_LENGTH:
-            raise CorruptLog(f"{self.log.path} has no record batch at position {position}.")
+            raise self.damaged(position, "there is no record batch there")
         return header
+
+    def damaged(self, position: int, reason: str) -> CorruptLog:
+        return damaged(self.log.path, position, reason)
 
     def _check_end(self, position: int, end: int) -> None:
         if position < end:
-            raise CorruptLog(f"{self.log.path} ends in the middle of a record batch at position {position}.")
+            raise self.damaged(position, "it ends in the middle of a record batch")
+
+    def read(self, at: int, size: int) -> bytes:
+        """Bytes of the log. `CorruptLog` if they are not those that were written."""
+        unverified = self.unverified
+        if unverified is not None:
+            unverified.verify(self.log, at, at + size)
+            if unverified.is_over:
+                self.unverified = None
+        return self.log.read(at, size)
+
+    def readable(self, at: int, size: int, least: int) -> int:
+        """How many bytes from a position on may be served: up to `size`, and `least` if that is more.
+
+        `CorruptLog` if not even so few are as they were written. Bounded, since it may have to read them.
+        """
+        unverified = self.unverified
+        if unverified is None:
+            return max(size, least)
+        unverified.verify(self.log, at, at + least)
+        sound_to = at + least
+        end = min(at + size, at + max(least, VERIFIED_AT_ONCE))
+        while sound_to < end:
+            until = min(end, (sound_to // BLOCK_SIZE + 1) * BLOCK_SIZE)
+            try:
+                unverified.verify(self.log, sound_to, until)
+            except CorruptLog:
+                break
+            sound_to = until
+        if unverified.is_over:
+            self.unverified = None
+        return sound_to - at
 
     def batches(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader, bytes]]:
         """Position, header and bytes of each batch, whole, read in large pieces."""
@@ -294,12 +400,16 @@ class Segment:
         while position + HEADER_SIZE <= end:
             at = position - piece_at
             if at + HEADER_SIZE > len(piece):
-                piece, piece_at, at = self.log.read(position, SCAN_CHUNK), position, 0
+                piece, piece_at, at = self.read(position, SCAN_CHUNK), position, 0
+                if len(piece) < HEADER_SIZE:
+                    raise self.damaged(position, "the file was cut there while it was open")
             header = self._checked(read_header(piece, at), position)
             if position + header.size > end:
                 break
             if at + header.size > len(piece):
-                piece, piece_at, at = self.log.read(position, max(SCAN_CHUNK, header.size)), position, 0
+                piece, piece_at, at = self.read(position, max(SCAN_CHUNK, header.size)), position, 0
+                if len(piece) < header.size:
+                    raise self.damaged(position, "the file was cut there while it was open")
             yield position, header, piece[at : at + header.size]
             position += header.size
         self._check_end(position, end)
@@ -311,11 +421,3 @@ class Segment:
         self.close()
         for suffix in SUFFIXES:
             self._files.remove(self.path(suffix))
-
-    def set_aside(self, suffix: str) -> None:
-        """Keep the records under another name, for a person to look at; to the log they are gone."""
-        self.close()
-        path = self.path(LOG_SUFFIX)
-        self._files.rename(path, path.with_name(path.name + suffix))
-        for other in SUFFIXES[1:]:
-            self._files.remove(self.path(other))

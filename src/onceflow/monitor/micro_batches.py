@@ -20,10 +20,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from onceflow.errors import MalformedMessage
+from onceflow.errors import MalformedMessage, UnpacksToTooMuch
 from onceflow.monitor.snapshot import MicroBatch
 from onceflow.wire.batch import BatchHeader
 from onceflow.wire.records import EndTxnMarker, read_records
+from onceflow.wire.thinning import spans, unpacked
 
 __all__ = ["PROGRESS_PARTITION", "PROGRESS_TOPIC", "MicroBatches"]
 
@@ -35,6 +36,9 @@ WAITING_PRODUCERS: Final = 1_000
 """Jobs write one record per transaction; the limits are for whoever else writes here."""
 VALUE_BYTES_MAX: Final = 1024 * 1024
 """A record names each partition that its app reads: ten thousand take 200 KB."""
+UNPACKED_BYTES_MAX: Final = 2 * VALUE_BYTES_MAX
+RECORDS_MAX: Final = 1_000
+"""In a batch. A job writes one; more is passed over as a whole."""
 NAME_LENGTH_MAX: Final = 2_000
 NUMBER_MAX: Final = 2**53 - 1
 """What the page and Prometheus can count to."""
@@ -76,19 +80,33 @@ class MicroBatches:
     def last(self) -> tuple[MicroBatch, ...]:
         return tuple(self._found.values())
 
-    def see_batch(self, header: BatchHeader, batch: bytes | memoryview) -> None:
-        """A batch of the partition: of records, whatever becomes of them, or of a marker."""
+    def see_batch(self, header: BatchHeader, batch: bytes | memoryview) -> int:
+        """A batch of the partition: of records, whatever becomes of them, or of a marker. Returns how many bytes of
+        records were looked at."""
         try:
             if header.is_control:
                 self._end(header, is_commit=any(EndTxnMarker.read(each).commit for each in read_records(batch)))
-                return
-            for record in read_records(batch):
+                return len(batch)
+            data = self._unpacked(header, batch)
+            for _, _, _, _, key_at, key_size, value_at, value_size in spans(header, data):
+                key = None if key_size < 0 else data[key_at : key_at + key_size]
+                value = None if value_size < 0 else data[value_at : value_at + value_size]
                 if not header.is_transactional:
-                    self.see(record.key, record.value)
-                elif (told := self._read(record.key, record.value)) is not None:
+                    self.see(key, value)
+                elif (told := self._read(key, value)) is not None:
                     self._wait_for_marker(header.producer_id, told)
+        except UnpacksToTooMuch:
+            self.passed_over += 1
+            return UNPACKED_BYTES_MAX
         except MalformedMessage:
             self.passed_over += 1
+            return len(batch)
+        return len(data)
+
+    def _unpacked(self, header: BatchHeader, batch: bytes | memoryview) -> bytes:
+        if header.count > RECORDS_MAX:
+            raise MalformedMessage(f"{header.count} records; a job writes one.")
+        return unpacked(header, batch, UNPACKED_BYTES_MAX)
 
     def see(self, key: bytes | None, value: bytes | None, committed_ms: int | None = None) -> None:
         """A record that is committed."""

@@ -26,7 +26,9 @@ from onceflow.errors import CorruptLog
 
 __all__ = [
     "ATTRIBUTES_AT",
+    "CRC_AT",
     "HEADER_SIZE",
+    "LEADER_EPOCH",
     "MAGIC",
     "NO_PRODUCER_ID",
     "NO_SEQUENCE",
@@ -36,6 +38,7 @@ __all__ = [
     "batches",
     "checksum",
     "read_header",
+    "set_max_timestamp",
     "stamp_append_time",
 ]
 
@@ -43,9 +46,12 @@ HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE: Final = HEADER.size
 OVERHEAD: Final = 12
 """Bytes before and including the length field: a batch's size is its length field plus this."""
+CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21
 """Where the checksummed part begins."""
 MAGIC: Final = 2
+LEADER_EPOCH: Final = 0
+"""Of every batch that is stored here: one node leads every partition, always."""
 MIN_LENGTH: Final = HEADER_SIZE - OVERHEAD
 
 NO_PRODUCER_ID: Final = -1
@@ -142,7 +148,13 @@ def stamp_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
     (attributes,) = _ATTRIBUTES.unpack_from(batch, ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(batch, ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_BIT)
     _MAX_TIMESTAMP.pack_into(batch, 35, now_ms)
-    _CRC.pack_into(batch, 17, checksum(batch))
+    _CRC.pack_into(batch, CRC_AT, checksum(batch))
+
+
+def set_max_timestamp(batch: bytearray | memoryview, timestamp: int) -> None:
+    """Correct the largest timestamp, and the checksum."""
+    _MAX_TIMESTAMP.pack_into(batch, 35, timestamp)
+    _CRC.pack_into(batch, CRC_AT, checksum(batch))
 
 
 def batches(data: bytes | bytearray | memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:

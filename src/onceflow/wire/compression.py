@@ -33,9 +33,9 @@ from typing import Final
 
 import cramjam
 
-from onceflow.errors import ConfigError, MalformedMessage
+from onceflow.errors import ConfigError, MalformedMessage, UnpacksToTooMuch
 
-__all__ = ["DECOMPRESSED_BYTES_MAX", "DEFAULT_LEVELS", "LEVELS", "Codec", "compress", "decompress"]
+__all__ = ["DECOMPRESSED_BYTES_MAX", "DEFAULT_LEVELS", "LEVELS", "Codec", "begins_as", "compress", "decompress"]
 
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Default for `max_bytes`: 64 times what `message.max.bytes` lets through packed, and still harmless."""
@@ -93,8 +93,18 @@ def decompress(codec: int, data: Bytes, max_bytes: int = DECOMPRESSED_BYTES_MAX)
     return unpack(data, max_bytes)
 
 
-def _too_large(codec: Codec, max_bytes: int) -> MalformedMessage:
-    return MalformedMessage(f"The {codec.name.lower()} data unpack to more than {max_bytes} bytes.")
+def begins_as(codec: int, data: Bytes, at: int = 0) -> bool:
+    """Whether the data from `at` on can be packed like that, by their first bytes. Raw snappy begins with anything."""
+    begin = data[at : at + 4]
+    if codec == Codec.GZIP:
+        return begin[:2] == _GZIP_MAGIC
+    if codec == Codec.SNAPPY:
+        return len(begin) > 0
+    return begin == _MAGICS.get(codec) or int.from_bytes(begin, "little") & _SKIPPED_MASK == _SKIPPED
+
+
+def _too_large(codec: Codec, max_bytes: int) -> UnpacksToTooMuch:
+    return UnpacksToTooMuch(f"The {codec.name.lower()} data unpack to more than {max_bytes} bytes.")
 
 
 def _corrupt(codec: Codec, reason: object) -> MalformedMessage:
@@ -278,7 +288,7 @@ def _decompress_into(
         return room.content(length)
     if bound <= max_bytes:
         raise _corrupt(codec, failure)
-    raise MalformedMessage(
+    raise UnpacksToTooMuch(
         f"The {codec.name.lower()} data are corrupt or unpack to more than {max_bytes} bytes: {failure}."
     )
 
@@ -414,6 +424,9 @@ class _Room:
         self._content.truncate(length)
         return self._content.getvalue()
 
+
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_MAGICS: Final[dict[int, bytes]] = {Codec.LZ4: _LZ4_MAGIC, Codec.ZSTD: _ZSTD_MAGIC}
 
 _COMPRESS: Final[dict[Codec, Callable[[Bytes, int | None], bytes]]] = {
     Codec.NONE: _copy,

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from onceflow.errors import MalformedMessage
-from onceflow.wire.primitives import read_varint, skip_tags, varint
+from onceflow.wire.primitives import (
+    ARRAY_LENGTH_MAX,
+    STRING_LENGTH_MAX,
+    read_varint,
+    refuse_string,
+    refuse_work,
+    skip_tags,
+    varint,
+)
 
 __all__ = ["BY_HAND_FROM_VERSION", "Batch", "ProduceBody", "Written", "encode_success", "read_produce"]
 
@@ -40,9 +48,13 @@ class ProduceBody(NamedTuple):
     topics: list[tuple[TopicKey, list[Batch]]]
 
 
-def read_produce(frame: memoryview, at: int, version: int) -> ProduceBody:
-    """The body of a Produce request of version 9 or newer. Bytes behind it are ignored, as Kafka ignores them."""
+def read_produce(frame: memoryview, at: int, version: int, elements_max: int = ARRAY_LENGTH_MAX) -> ProduceBody:
+    """The body of a Produce request of version 9 or newer. Bytes behind it are ignored, as Kafka ignores them.
+
+    It may have so many topics, partitions and tagged fields in all; more are refused before they are read.
+    """
     end = len(frame)
+    left = elements_max
     try:
         length, at = read_varint(frame, at)
         transactional_id = None
@@ -52,6 +64,8 @@ def read_produce(frame: memoryview, at: int, version: int) -> ProduceBody:
         at += 6
         count, at = read_varint(frame, at)
         topics: list[tuple[TopicKey, list[Batch]]] = []
+        if count > 2:  # what is in arrays of one is as many as what they are in
+            left = _charged(left, count)
         for _ in range(_bounded(count, end - at)):
             key: TopicKey
             if version >= TOPIC_IDS_FROM_VERSION:
@@ -60,6 +74,8 @@ def read_produce(frame: memoryview, at: int, version: int) -> ProduceBody:
                 length, at = read_varint(frame, at)
                 key, at = _text(frame, at, length - 1)
             count, at = read_varint(frame, at)
+            if count > 2:
+                left = _charged(left, count)
             batches: list[Batch] = []
             for _ in range(_bounded(count, end - at)):
                 (index,) = _INDEX.unpack_from(frame, at)
@@ -68,11 +84,18 @@ def read_produce(frame: memoryview, at: int, version: int) -> ProduceBody:
                 if length and len(records) != length - 1:
                     raise MalformedMessage("A Produce request ends in the middle of a record batch.")
                 at += len(records)
-                at = at + 1 if frame[at] == 0 else skip_tags(frame, at, end)
+                if frame[at] == 0:
+                    at += 1
+                else:
+                    at, left = _skip_tags(frame, at, end, left)
                 batches.append((index, records))
-            at = at + 1 if frame[at] == 0 else skip_tags(frame, at, end)
+            if frame[at] == 0:
+                at += 1
+            else:
+                at, left = _skip_tags(frame, at, end, left)
             topics.append((key, batches))
-        at = at + 1 if frame[at] == 0 else skip_tags(frame, at, end)
+        if frame[at]:
+            _skip_tags(frame, at, end, left)
     except (IndexError, struct.error, ValueError):
         raise MalformedMessage(f"A Produce request of version {version} is cut short or garbled.") from None
     return ProduceBody(transactional_id, acks, timeout_ms, topics)
@@ -85,9 +108,22 @@ def _bounded(count: int, left: int) -> int:
     return count - 1
 
 
+def _charged(left: int, count: int) -> int:
+    """How many elements there may be after so many."""
+    if count > left:
+        refuse_work("A Produce request")
+    return left - count
+
+
+def _skip_tags(frame: memoryview, at: int, end: int, left: int) -> tuple[int, int]:
+    """Where the tagged section ends, and how many elements there may be after it."""
+    left = _charged(left, read_varint(frame, at)[0])
+    return skip_tags(frame, at, end), left
+
+
 def _text(frame: memoryview, at: int, length: int) -> tuple[str, int]:
-    if not 0 <= length <= len(frame) - at:
-        raise MalformedMessage("A Produce request has a string that does not fit in it.")
+    if not 0 <= length <= min(len(frame) - at, STRING_LENGTH_MAX):
+        refuse_string("A string of a Produce request", length, len(frame) - at)
     return str(frame[at : at + length], "utf-8"), at + length
 
 

@@ -29,7 +29,7 @@ import google_crc32c
 
 from onceflow.errors import MalformedMessage
 from onceflow.wire import batch as wire_batch
-from onceflow.wire.batch import ATTRIBUTES_AT, HEADER_SIZE, BatchHeader
+from onceflow.wire.batch import ATTRIBUTES_AT, CRC_AT, HEADER_SIZE, BatchHeader
 from onceflow.wire.compression import DECOMPRESSED_BYTES_MAX, Codec, compress, decompress
 
 __all__ = [
@@ -342,13 +342,14 @@ def build_batch(
 
 def _seal(header: BatchHeader, body: Bytes) -> bytes:
     """The batch, with the length and the checksum that it then has."""
-    header = header._replace(length=HEADER_SIZE - wire_batch.OVERHEAD + len(body))
+    length = HEADER_SIZE - wire_batch.OVERHEAD + len(body)
     try:
-        unsealed = wire_batch.HEADER.pack(*header)
+        packed = wire_batch.HEADER.pack(header[0], length, *header[2:])
     except struct.error as error:
         raise ValueError(f"A field of the batch header is out of range ({error}): {header}.") from None
-    crc = google_crc32c.extend(google_crc32c.value(unsealed[ATTRIBUTES_AT:]), bytes(body))
-    return b"".join((wire_batch.HEADER.pack(*header._replace(crc=crc)), body))
+    sealed = packed[ATTRIBUTES_AT:]
+    crc = google_crc32c.extend(google_crc32c.value(sealed), bytes(body))
+    return b"".join((packed[:CRC_AT], crc.to_bytes(4, "big"), sealed, body))
 
 
 def _zigzag(number: int) -> bytes:

@@ -49,6 +49,28 @@ def test_a_round_that_fails_is_logged_and_the_next_ones_come(caplog: pytest.LogC
     assert "RecursionError: round 1" in caplog.text
 
 
+def test_a_pause_that_changes_is_asked_for_after_every_round() -> None:
+    pauses = iter([0.0, 0.001, 0.002])
+    asked: list[float] = []
+    rounds: list[int] = []
+
+    async def run() -> None:
+        enough = asyncio.Event()
+
+        def pause() -> float:
+            asked.append(next(pauses, 3600.0))
+            if asked[-1] == 3600.0:
+                enough.set()
+            return asked[-1]
+
+        chore = asyncio.ensure_future(every(pause, "Looking", lambda: rounds.append(len(asked))))
+        await enough.wait()
+        chore.cancel()
+
+    asyncio.run(run())
+    assert (asked, rounds) == ([0.0, 0.001, 0.002, 3600.0], [2, 3, 4])
+
+
 def test_a_chore_that_begins_at_once_does_not_wait_for_its_time() -> None:
     async def run() -> None:
         came = asyncio.Event()

@@ -13,6 +13,7 @@ from onceflow.broker.users import Change, Credential, Users
 from onceflow.errors import CorruptLog, ErrorCode
 from onceflow.log.files import RealFileSystem
 from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
+from onceflow.log.small_files import to_json
 from onceflow.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -73,7 +74,7 @@ def test_the_salt_of_a_user_that_does_not_exist_survives_a_restart(tmp_path: Pat
     assert (again.salt, exists) == (made_up.salt, False)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b'{"version": 2}', b"\xff"])
+@pytest.mark.parametrize("damage", [b"", b"[]", b'{"version": 2}', b"\xff", to_json({"version": 2})])
 def test_a_damaged_file_is_an_error_and_not_a_broker_without_users(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "users.json").write_bytes(damage)
     with pytest.raises(CorruptLog, match=r"users\.json is damaged"):

@@ -20,6 +20,7 @@ from onceflow.log.files import RealFileSystem
 from onceflow.log.memory_files import MemoryFile, MemoryFileSystem, SimulatedCrash
 from onceflow.log.partition import Appended, PartitionLog
 from onceflow.log.recovery import offsets_of, snapshots
+from onceflow.steps import at_once
 from onceflow.wire.batch import batches, read_header
 from onceflow.wire.compression import Codec
 from tests.unit.log.support import (
@@ -384,7 +385,7 @@ def test_while_the_disk_refuses_what_was_acknowledged_can_be_read_and_nothing_ca
     for _ in range(8):
         assert log.high_watermark == 4
         assert numbers(log) == [0, 1, 2, 3]
-        assert log.offset_of_newest() == (T0 + 3, 3)
+        assert at_once(log.offset_of_newest()) == (T0 + 3, 3)
         if not files.sync_failures:
             break
         with pytest.raises(StorageError):
@@ -561,7 +562,7 @@ def test_what_is_written_while_a_checkpoint_runs_belongs_to_the_next() -> None:
     for seed in range(20):
         after = open_log(files.crash(random.Random(seed)), SMALL, fsync=False)
         assert numbers(after) == [0, 1, 2, 3]
-        assert after.first_offset_at(T0 + 2) == (T0 + 2, 2)
+        assert at_once(after.first_offset_at(T0 + 2)) == (T0 + 2, 2)
 
 
 def test_a_checkpoint_above_the_high_watermark_goes_when_the_flush_fails() -> None:
@@ -786,8 +787,8 @@ def test_an_index_that_a_failed_sync_lost_is_not_missed_later() -> None:
         checkpoint(log)
         after = open_log(files.crash(random.Random(seed)), TopicConfig(), fsync=False)
         assert after.recovered.checkpoint == 4
-        assert after.offset_of_newest() == (T0 + 3, 3)
-        assert after.first_offset_at(T0 + 1) == (T0 + 1, 1)
+        assert at_once(after.offset_of_newest()) == (T0 + 3, 3)
+        assert at_once(after.first_offset_at(T0 + 1)) == (T0 + 1, 1)
 
 
 def test_index_entries_of_batches_that_were_lost_do_not_outlive_them() -> None:
@@ -806,11 +807,11 @@ def test_index_entries_of_batches_that_were_lost_do_not_outlive_them() -> None:
         log.roll()
         write(log, 2)
         log = open_log(after.kill(), SMALL, fsync=False)
-        assert log.offset_of_newest() == (T0 + 2, 2)
-        assert log.first_offset_at(T0 + 3) == (-1, -1)
+        assert at_once(log.offset_of_newest()) == (T0 + 2, 2)
+        assert at_once(log.first_offset_at(T0 + 3)) == (-1, -1)
         checkpoint(log)
         log = open_log(after.kill(), SMALL, fsync=False)
-        assert log.offset_of_newest() == (T0 + 2, 2)
+        assert at_once(log.offset_of_newest()) == (T0 + 2, 2)
 
 
 # Reading
@@ -872,37 +873,37 @@ def test_the_first_record_with_at_least_a_timestamp(codec: Codec, interval: int)
         append(log, make_batch(2, timestamps=[T0 + stamp for stamp in stamps[first : first + 2]], codec=codec))
     for stamp in range(30):
         expected = next(((T0 + s, offset) for offset, s in enumerate(stamps) if s >= stamp), (-1, -1))
-        assert log.first_offset_at(T0 + stamp) == expected
-    assert log.offset_of_newest() == (T0 + 25, 9)
+        assert at_once(log.first_offset_at(T0 + stamp)) == expected
+    assert at_once(log.offset_of_newest()) == (T0 + 25, 9)
 
 
 def test_the_first_of_the_newest_records(eight: PartitionLog) -> None:
-    assert eight.offset_of_newest() == (T0 + 7, 7)
+    assert at_once(eight.offset_of_newest()) == (T0 + 7, 7)
     append(eight, make_batch(3, timestamps=[T0 + 9, T0 + 10, T0 + 10]))
     append(eight, make_batch(timestamps=[T0 + 10]))
     flush(eight)
-    assert eight.offset_of_newest() == (T0 + 10, 9)
+    assert at_once(eight.offset_of_newest()) == (T0 + 10, 9)
 
 
 def test_nothing_is_found_in_an_empty_log() -> None:
     log = open_log()
-    assert log.first_offset_at(0) == (-1, -1)
-    assert log.offset_of_newest() == (-1, -1)
+    assert at_once(log.first_offset_at(0)) == (-1, -1)
+    assert at_once(log.offset_of_newest()) == (-1, -1)
 
 
 def test_records_without_timestamps_are_not_found() -> None:
     log = open_log(fsync=False)
     append(log, make_batch(2, timestamps=[-1, -1]))
-    assert log.first_offset_at(0) == (-1, -1)
-    assert log.offset_of_newest() == (-1, -1)
+    assert at_once(log.first_offset_at(0)) == (-1, -1)
+    assert at_once(log.offset_of_newest()) == (-1, -1)
 
 
 def test_a_time_that_only_unflushed_records_have_is_not_found_yet(eight: PartitionLog) -> None:
     write(eight, 8, 9, 10)
-    assert eight.first_offset_at(T0 + 8) == (-1, -1)
-    assert eight.first_offset_at(T0 + 10) == (-1, -1)
+    assert at_once(eight.first_offset_at(T0 + 8)) == (-1, -1)
+    assert at_once(eight.first_offset_at(T0 + 10)) == (-1, -1)
     flush(eight)
-    assert eight.first_offset_at(T0 + 10) == (T0 + 10, 10)
+    assert at_once(eight.first_offset_at(T0 + 10)) == (T0 + 10, 10)
 
 
 def test_the_newest_of_what_is_flushed_is_found_while_newer_ones_are_not() -> None:
@@ -910,12 +911,12 @@ def test_the_newest_of_what_is_flushed_is_found_while_newer_ones_are_not() -> No
     write(log, 0, 1)
     flush(log)
     write(log, 2)
-    assert log.offset_of_newest() == (T0 + 1, 1)
+    assert at_once(log.offset_of_newest()) == (T0 + 1, 1)
     round_ = log.begin_flush()
     write(log, 3)
     round_.run()
     log.complete_flush(round_)
-    assert log.offset_of_newest() == (T0 + 2, 2)
+    assert at_once(log.offset_of_newest()) == (T0 + 2, 2)
 
 
 def test_what_lies_before_the_log_start_is_not_found() -> None:
@@ -923,11 +924,11 @@ def test_what_lies_before_the_log_start_is_not_found() -> None:
     append(log, make_batch(4, timestamps=[T0 + 9, T0 + 8, T0 + 1, T0 + 2]))
     append(log, make_batch(2, timestamps=[T0 + 3, T0 + 4]))
     log.delete_before(2)
-    assert log.first_offset_at(0) == (T0 + 1, 2)
-    assert log.first_offset_at(T0 + 5) == (-1, -1)
-    assert log.offset_of_newest() == (T0 + 4, 5)
+    assert at_once(log.first_offset_at(0)) == (T0 + 1, 2)
+    assert at_once(log.first_offset_at(T0 + 5)) == (-1, -1)
+    assert at_once(log.offset_of_newest()) == (T0 + 4, 5)
     log.delete_before(5)
-    assert log.offset_of_newest() == (T0 + 4, 5)
+    assert at_once(log.offset_of_newest()) == (T0 + 4, 5)
 
 
 # Letting go of the old
@@ -1066,7 +1067,7 @@ def test_dying_at_any_step_of_an_operation_leaves_the_log_without_a_gap(
         else:
             assert step > 1
             return
-        for seed, after in enumerate(each_crash(files, (".log", ".snapshot", "log-start-offset"))):
+        for seed, after in enumerate(each_crash(files, (".log", ".snapshot", "log-start-offset.json"))):
             again = open_log(after, SMALL, fsync=fsync)
             start, end = again.start_offset, again.end_offset
             assert start in (0, 6, 7, 8)

@@ -26,10 +26,12 @@ from hypothesis import strategies as st
 from onceflow.clock import ManualClock
 from onceflow.config import TopicConfig
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.log.by_time import TimestampedOffset
 from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
-from onceflow.log.partition import Appended, Checkpoint, Flush, PartitionLog, TimestampedOffset
+from onceflow.log.partition import Appended, Checkpoint, Flush, PartitionLog
 from onceflow.log.producers import REMEMBERED_BATCHES
 from onceflow.log.validation import accept
+from onceflow.steps import at_once
 from onceflow.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, read_header
 from onceflow.wire.records import EndTxnMarker, Record, read_records
 from tests.support.effort import examples
@@ -160,11 +162,12 @@ class Machine:
         stamps = {record.timestamp for record in records}
         for stamp in stamps | {stamp + 1 for stamp in stamps} | {0}:
             first = next((r for r in records if r.timestamp >= stamp), None)
-            assert self.log.first_offset_at(stamp) == _found(first), f"first at {stamp}"
-            assert self.log.first_offset_at(stamp, self.stable) == _found(first, self.stable), f"stable at {stamp}"
+            assert at_once(self.log.first_offset_at(stamp)) == _found(first), f"first at {stamp}"
+            stable = at_once(self.log.first_offset_at(stamp, self.stable))
+            assert stable == _found(first, self.stable), f"stable at {stamp}"
         newest = max(records, key=lambda record: (record.timestamp, -record.offset), default=None)
-        assert self.log.offset_of_newest() == _found(newest), "newest"
-        assert self.log.offset_of_newest(self.stable) == _found(newest, self.stable), "newest stable"
+        assert at_once(self.log.offset_of_newest()) == _found(newest), "newest"
+        assert at_once(self.log.offset_of_newest(self.stable)) == _found(newest, self.stable), "newest stable"
         self.check_committed()
         if not self.takes_back:
             self.check_producers()

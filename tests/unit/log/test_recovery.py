@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from onceflow.clock import ManualClock
 from onceflow.config import TopicConfig
 from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
 from onceflow.log.memory_files import MemoryFile, MemoryFileSystem, SimulatedCrash
 from onceflow.log.partition import PartitionLog
 from onceflow.log.recovery import offsets_of, recover, snapshots
 from onceflow.log.segment import file_name
+from onceflow.log.small_files import to_json
+from onceflow.steps import at_once
 from onceflow.wire.batch import read_header
 from tests.unit.log.support import (
     DIRECTORY,
@@ -31,7 +32,7 @@ from tests.unit.log.support import (
 
 SMALL = TopicConfig(segment_bytes=250, index_interval_bytes=0)
 """Three batches of one record to a segment."""
-LOG, INDEX, TIMES, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
+LOG, INDEX, TIMES, SNAPSHOT, CHECKSUMS = ".log", ".index", ".timeindex", ".snapshot", ".checksums"
 
 
 def log_of(batches: int, *, checkpoint_after: int | None = None, config: TopicConfig = SMALL) -> MemoryFileSystem:
@@ -74,10 +75,6 @@ def names(files: MemoryFileSystem, suffix: str) -> list[int]:
     return offsets_of(files, DIRECTORY, suffix)
 
 
-def dropped(files: MemoryFileSystem) -> list[str]:
-    return [name for name in files.list(DIRECTORY) if ".dropped-" in name]
-
-
 def reopened(files: MemoryFileSystem) -> PartitionLog:
     """A log that was opened, and is as good as one that nothing ever happened to."""
     log = open_log(files, SMALL)
@@ -107,9 +104,9 @@ def check_found(log: PartitionLog) -> None:
     for header, batch in found:
         for offset in range(max(header.base_offset, log.start_offset), header.last_offset + 1):
             assert log.read(offset, 1) == batch
-        assert log.first_offset_at(header.max_timestamp).offset == header.base_offset
+        assert at_once(log.first_offset_at(header.max_timestamp)).offset == header.base_offset
     if found:
-        assert log.offset_of_newest().offset == found[-1][0].base_offset
+        assert at_once(log.offset_of_newest()).offset == found[-1][0].base_offset
         for header, _ in found[-5:]:
             again = append(log, make_batch(producer=(1, 0, header.base_sequence), value=b"xxx"))
             assert again == (header.base_offset, -1, True)
@@ -127,7 +124,7 @@ def flipped(batch: bytes, at: int = 65) -> bytes:
 
 
 BATCH = bytes(make_batch(producer=(1, 0, 8), value=b"008", timestamps=[T0 + 8]))
-NEXT = struct.pack(">q", 8) + BATCH[8:]
+NEXT = struct.pack(">q", 8) + BATCH[8:12] + struct.pack(">i", 0) + BATCH[16:]
 TORN = {
     "nothing": b"",
     "one byte": NEXT[:1],
@@ -138,6 +135,8 @@ TORN = {
     "a batch with a flipped bit": flipped(NEXT),
     "a batch with a flipped bit in its header": flipped(NEXT, 30),
     "a batch with a wrong offset": struct.pack(">q", 3) + BATCH[8:],
+    "a batch behind a gap": struct.pack(">q", 9) + NEXT[8:],
+    "a batch of another leader epoch": NEXT[:12] + struct.pack(">i", 1) + NEXT[16:],
     "a batch that says it is longer": NEXT[:8] + struct.pack(">i", 1 << 30) + NEXT[12:],
     "a batch that says it has no length": NEXT[:8] + struct.pack(">i", 0) + NEXT[12:],
     "a batch with a negative length": NEXT[:8] + struct.pack(">i", -5) + NEXT[12:],
@@ -180,11 +179,29 @@ def test_damage_above_the_checkpoint_cuts_everything_behind_it() -> None:
     check_usable(log)
 
 
-def test_damage_below_the_checkpoint_is_not_looked_for() -> None:
-    files = log_of(8, checkpoint_after=8)
-    change(files, 0, LOG, flipped)
-    log = open_log(files, SMALL)
-    assert (log.end_offset, log.recovered.scanned_bytes) == (8, 0)
+@pytest.mark.parametrize("base", [0, 3])
+def test_a_changed_byte_below_the_checkpoint_is_found_when_somebody_reads_there(base: int) -> None:
+    whole = log_of(8, checkpoint_after=8)
+    size = whole.size(DIRECTORY / file_name(base, LOG))
+    for at in range(size):
+        files = whole.kill()
+        change(files, base, LOG, lambda data, at=at: flipped(data, at))  # type: ignore[misc]
+        log = open_log(files, SMALL)
+        assert (log.end_offset, log.recovered.scanned_bytes) == (8, 0)
+        for offset in range(8):
+            if base <= offset < base + 3:
+                with pytest.raises(CorruptLog, match=f"{base}.log is damaged at position 0"):
+                    log.read(offset, 1 << 20)
+            else:
+                assert log.read(offset, 1 << 20) == open_log(whole.kill(), SMALL).read(offset, 1 << 20)
+
+
+def test_a_changed_byte_at_the_end_of_what_a_checkpoint_vouches_for_is_found_at_the_start() -> None:
+    whole = log_of(8, checkpoint_after=8)
+    for at in range(whole.size(DIRECTORY / file_name(6, LOG))):
+        files = whole.kill()
+        change(files, 6, LOG, lambda data, at=at: flipped(data, at))  # type: ignore[misc]
+        assert f"{file_name(6, LOG)} is damaged at position 0" in refused(files)
 
 
 def test_the_next_segment_does_not_get_to_disk() -> None:
@@ -225,7 +242,6 @@ def test_what_follows_a_gap_in_the_unsaved_part_is_removed_and_the_log_says_so(
     log = open_log(files, SMALL)
     assert numbers(log) == list(range(gone[0]))
     assert names(files, LOG) == list(range(0, gone[0], 3))
-    assert dropped(files) == []
     [line] = [record for record in caplog.records if "dropped" in record.getMessage()]
     left = [base for base in (0, 3, 6, 9, 12) if base not in gone]
     following = next(base for base in left if base > gone[0])
@@ -235,87 +251,91 @@ def test_what_follows_a_gap_in_the_unsaved_part_is_removed_and_the_log_says_so(
     check_usable(log)
 
 
-def log_with_missing_segments() -> MemoryFileSystem:
-    """Two segments of acknowledged records were removed, one in the middle and the last one."""
+def refused(files: MemoryFileSystem) -> str:
+    """The sentence with which a start refuses what it finds; it changes nothing, so that it can be put right."""
+    before = contents(files)
+    with pytest.raises(CorruptLog) as found:
+        open_log(files, SMALL)
+    assert contents(files) == before
+    sentence = str(found.value)
+    assert str(DIRECTORY) in sentence
+    assert "restore the folder from a backup" in sentence
+    return sentence
+
+
+def contents(files: MemoryFileSystem) -> dict[str, bytes]:
+    return {name: files.read_bytes(DIRECTORY / name) for name in files.list(DIRECTORY)}
+
+
+@pytest.mark.parametrize("gone", [(0,), (3,), (6,), (12,), (0, 3), (3, 6), (3, 12), (9, 12), (0, 3, 6, 9, 12)])
+def test_segments_that_a_checkpoint_vouches_for_and_that_are_missing_are_said(gone: tuple[int, ...]) -> None:
+    """No crash does that: somebody has removed acknowledged records. What to do is for a person to decide."""
     files = log_of(14, checkpoint_after=13)
-    for base in (3, 12):
+    whole = files.kill()
+    for base in gone:
         files.remove(DIRECTORY / file_name(base, LOG))
-    files.sync_directory(DIRECTORY)
-    return files
+    assert f"has nothing from offset {gone[0]} to" in refused(files)
+    for base in gone:
+        add(files, file_name(base, LOG), whole.read_bytes(DIRECTORY / file_name(base, LOG)))
+    reopened(files)
 
 
-def check_dropped(files: MemoryFileSystem, log: PartitionLog) -> None:
-    before = log_with_missing_segments()
-    assert numbers(log) == [0, 1, 2]
-    assert (names(files, LOG), snapshots(files, DIRECTORY)) == ([0], [])
-    stored = [before.read_bytes(DIRECTORY / file_name(base, LOG)) for base in (6, 9)]
-    assert [files.read_bytes(DIRECTORY / name) for name in dropped(files)] == stored
+def test_a_segment_that_begins_inside_of_another_below_a_checkpoint_is_said() -> None:
+    """As one that compaction has replaced, and that is there again."""
+    files = log_of(14, checkpoint_after=13)
+    add(files, file_name(4, LOG), files.read_bytes(DIRECTORY / file_name(3, LOG))[batch_size() :])
+    assert f"{file_name(4, LOG)} begins at offset 4" in refused(files)
+
+
+@pytest.mark.parametrize("gone", [(3,), (3, 6), (12,)])
+def test_whoever_removes_what_vouches_for_the_missing_gets_what_is_whole_before_it(gone: tuple[int, ...]) -> None:
+    files = log_of(14, checkpoint_after=13)
+    for base in gone:
+        files.remove(DIRECTORY / file_name(base, LOG))
+    for name in files.list(DIRECTORY):
+        if name.endswith((SNAPSHOT, CHECKSUMS)):
+            files.remove(DIRECTORY / name)
+    log = open_log(files, SMALL)
+    assert numbers(log) == list(range(gone[0]))
     check_usable(log)
 
 
-def test_segments_behind_a_gap_that_a_checkpoint_vouches_for_are_kept_under_another_name(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """No crash does that: somebody has removed files with acknowledged records. The rest is not removed as well."""
-    files = log_with_missing_segments()
-    check_dropped(files, open_log(files, SMALL))
-    line = next(record for record in caplog.records if "dropped" in record.getMessage())
-    assert line.levelname == "ERROR"
-    assert "ends at offset 3" in line.getMessage()
-    assert "everything below offset 13 was on disk" in line.getMessage()
-    assert "records are lost" in line.getMessage()
+@pytest.mark.parametrize("base", [0, 3, 6])
+@pytest.mark.parametrize("left", [0, 1, 70, -1])
+def test_a_segment_that_was_cut_below_a_checkpoint_is_said(base: int, left: int) -> None:
+    files = log_of(8, checkpoint_after=8)
+    change(files, base, LOG, lambda data: data[:left])
+    assert f"{file_name(base, LOG)} is damaged at position" in refused(files)
 
 
-def test_dying_while_segments_are_set_aside_loses_none_of_them() -> None:
-    for step in range(1000):
-        files = log_with_missing_segments()
-        files.steps_until_crash = step
-        try:
-            open_log(files, SMALL)
-        except SimulatedCrash:
-            for after in each_crash(files, (LOG, SNAPSHOT, f".dropped-{T0}")):
-                check_dropped(after, open_log(after, SMALL))
-        else:
-            return
-    pytest.fail("never came to an end")
+@pytest.mark.parametrize("more", [bytes(1), bytes(5000), b"\xff" * 61, NEXT])
+@pytest.mark.parametrize("base", [0, 3])
+def test_what_was_added_to_a_sealed_segment_is_cut(base: int, more: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    files = log_of(8, checkpoint_after=8)
+    before = contents(files)
+    change(files, base, LOG, lambda data: data + more)
+    reopened(files.kill())
+    open_log(files, SMALL)
+    assert contents(files) == before
+    assert "what was added to it is cut" in caplog.text
 
 
-def test_what_was_dropped_once_is_not_overwritten_by_what_is_dropped_later() -> None:
-    clock = ManualClock()
-    files = log_of(14, checkpoint_after=13)
-    for round_ in (1, 2):
-        for base in (3, 12):
-            files.remove(DIRECTORY / file_name(base, LOG))
-        clock.advance(1)
-        log = open_log(files, SMALL, clock=clock)
-        assert len(dropped(files)) == 2 * round_
-        grow(log, 11, checkpoint_after=13)
-
-
-@pytest.mark.parametrize("gone", [3, 6])
-def test_a_gap_below_a_sound_checkpoint_is_not_passed_over_by_a_reader(gone: int) -> None:
-    """It is not looked for at the start; but who reads there is told, and not given the records behind it."""
-    files = log_of(14, checkpoint_after=13)
-    files.remove(DIRECTORY / file_name(gone, LOG))
+@pytest.mark.parametrize("base", [0, 3, 6])
+@pytest.mark.parametrize("damage", [None, lambda data: b"", lambda data: data[:-1], flipped, lambda data: data + b"x"])
+def test_missing_or_damaged_checksums_are_made_again(base: int, damage: Callable[[bytes], bytes] | None) -> None:
+    files = log_of(8, checkpoint_after=8)
+    whole = contents(files)
+    if damage is None:
+        files.remove(DIRECTORY / file_name(base, CHECKSUMS))
+    else:
+        change(files, base, CHECKSUMS, damage)
+    spoilt = files.kill()
+    change(spoilt, base, LOG, flipped)
+    assert f"{file_name(base, LOG)} is damaged at position 0" in refused(spoilt)
+    reopened(files.kill())
     log = open_log(files, SMALL)
-    assert (log.start_offset, log.end_offset) == (0, 14)
-    for offset in range(gone, gone + 3):
-        with pytest.raises(CorruptLog, match=f"nothing from offset {offset} to {gone + 2}: .* before 0*{gone + 3}.log"):
-            log.read(offset, 1 << 20)
-    assert log.read(gone - 1, 1 << 20)
-    assert log.read(gone + 3, 1 << 20)
-    found = log.batches()
-    with pytest.raises(CorruptLog, match="nothing from offset"):
-        list(found)
-
-
-def test_a_log_of_which_the_first_segments_are_missing_says_where_it_begins(caplog: pytest.LogCaptureFixture) -> None:
-    files = log_of(11, checkpoint_after=9)
-    files.remove(DIRECTORY / file_name(0, LOG))
-    log = open_log(files, SMALL)
-    assert log.start_offset == 3
-    [line] = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert "begins at offset 3 instead of 0" in line.getMessage()
+    checkpoint(log)
+    assert contents(files) == whole
 
 
 def test_a_first_segment_whose_name_did_not_get_to_disk_leaves_an_empty_log() -> None:
@@ -324,14 +344,6 @@ def test_a_first_segment_whose_name_did_not_get_to_disk_leaves_an_empty_log() ->
     log = open_log(files, SMALL)
     assert (log.start_offset, log.end_offset) == (0, 0)
     assert names(files, LOG) == [0]
-
-
-def test_old_segments_that_somebody_removed_are_not_the_end_of_the_log() -> None:
-    """Records are never removed on a guess: what a checkpoint vouches for stays."""
-    files = log_of(11, checkpoint_after=9)
-    files.remove(DIRECTORY / file_name(0, LOG))
-    log = open_log(files, SMALL)
-    assert (log.start_offset, numbers(log)) == (3, list(range(3, 11)))
 
 
 def test_a_segment_that_was_removed_and_came_back_is_removed_again() -> None:
@@ -366,7 +378,7 @@ def test_an_empty_segment_at_the_end_is_where_the_next_record_goes() -> None:
 def test_a_log_that_ends_before_it_starts_starts_over() -> None:
     """Without `fsync`: the new log start got to disk and the records before it did not."""
     files = log_of(8)
-    add(files, "log-start-offset", b"20\n")
+    add(files, "log-start-offset.json", to_json({"offset": 20}))
     log = open_log(files, SMALL)
     assert (log.start_offset, log.end_offset) == (20, 20)
     assert names(files, LOG) == [20]
@@ -379,8 +391,8 @@ def test_a_log_that_ends_before_it_starts_starts_over() -> None:
 @pytest.mark.parametrize("text", [b"", b"x\n", b"-1\n", "²".encode()])
 def test_a_damaged_log_start_is_said_and_nothing_is_touched(text: bytes) -> None:
     files = log_of(8)
-    add(files, "log-start-offset", text)
-    with pytest.raises(CorruptLog, match="log-start-offset does not hold an offset"):
+    add(files, "log-start-offset.json", text)
+    with pytest.raises(CorruptLog, match=r"log-start-offset\.json is damaged"):
         open_log(files, SMALL)
     assert names(files, LOG) == [0, 3, 6]
 
@@ -448,27 +460,9 @@ def test_without_a_sound_snapshot_all_of_the_log_is_read() -> None:
     check_usable(log)
 
 
-def test_a_snapshot_beyond_the_end_of_the_log_is_not_believed_now_or_later() -> None:
-    """What it says of the producers is not what the log says once it has grown to that offset again."""
-    files = log_of(8, checkpoint_after=8)
-    change(files, 6, LOG, lambda data: data[: batch_size()])
-    log = open_log(files, SMALL)
-    assert numbers(log) == list(range(7))
-    assert snapshots(files, DIRECTORY) == []
-    check_usable(log)
-
-
-def test_a_snapshot_that_vouches_for_a_segment_that_is_gone_is_not_believed() -> None:
-    files = log_of(8, checkpoint_after=8)
-    files.remove(DIRECTORY / file_name(6, LOG))
-    log = open_log(files, SMALL)
-    assert numbers(log) == list(range(6))
-    check_usable(log)
-
-
 def test_a_snapshot_below_the_first_segment_is_of_no_use() -> None:
     files = log_of(11, checkpoint_after=2)
-    add(files, "log-start-offset", b"6\n")
+    add(files, "log-start-offset.json", to_json({"offset": 6}))
     for base in (0, 3):
         files.remove(DIRECTORY / file_name(base, LOG))
     log = open_log(files, SMALL)
@@ -480,7 +474,7 @@ def test_segments_before_the_log_start_that_were_freed_and_came_back_are_no_matt
     """Of those that were freed, any may be back after loss of power, and any may be gone."""
     for back in ([], [0], [3], [0, 3], [0, 6], [0, 3, 6]):
         files = log_of(11, checkpoint_after=9)
-        add(files, "log-start-offset", b"9\n")
+        add(files, "log-start-offset.json", to_json({"offset": 9}))
         for base in {0, 3, 6} - set(back):
             files.remove(DIRECTORY / file_name(base, LOG))
         log = open_log(files, SMALL)
@@ -491,7 +485,7 @@ def test_segments_before_the_log_start_that_were_freed_and_came_back_are_no_matt
 def test_a_torn_write_behind_freed_records_that_came_back_does_not_cost_the_checkpoint() -> None:
     """The segment after them did not get to disk: they are at the end of the log, where the write was torn."""
     files = log_of(9, checkpoint_after=9)
-    add(files, "log-start-offset", b"9\n")
+    add(files, "log-start-offset.json", to_json({"offset": 9}))
     for base in (3, 6):
         files.remove(DIRECTORY / file_name(base, LOG))
     change(files, 0, LOG, lambda data: data + half(NEXT))
@@ -543,7 +537,7 @@ def test_indexes_that_know_more_than_is_left_of_the_log_are_cut() -> None:
     change(files, 6, LOG, lambda data: data[: batch_size()])
     log = open_log(files, SMALL)
     assert numbers(log) == list(range(7))
-    assert log.offset_of_newest() == (T0 + 6, 6)
+    assert at_once(log.offset_of_newest()) == (T0 + 6, 6)
     check_usable(log)
 
 
@@ -581,7 +575,7 @@ def test_an_entry_of_a_time_that_was_torn_in_an_unfinished_checkpoint_is_dropped
     change(files, 0, TIMES, lambda data: data + struct.pack(">qi", T0 + 100, 2))
     log = open_log(files, ROOMY)
     assert (log.end_offset, log.recovered.checkpoint) == (4, 4)
-    assert log.offset_of_newest() == (T0 + 50, 1)
+    assert at_once(log.offset_of_newest()) == (T0 + 50, 1)
     assert log.active.newest == (T0 + 50, 1)
 
 
@@ -611,7 +605,7 @@ def test_index_files_of_a_segment_that_is_gone_harm_nobody() -> None:
 def test_files_that_were_never_finished_are_removed() -> None:
     files = log_of(8, checkpoint_after=4)
     add(files, file_name(9, SNAPSHOT) + ".tmp", b"half a snapshot")
-    add(files, "log-start-offset.tmp", b"1")
+    add(files, "log-start-offset.json.tmp", b"1")
     log = open_log(files, SMALL)
     assert [name for name in files.list(DIRECTORY) if name.endswith(".tmp")] == []
     check_usable(log)

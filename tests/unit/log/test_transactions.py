@@ -11,10 +11,12 @@ import pytest
 from onceflow.clock import ManualClock
 from onceflow.config import TopicConfig
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.log.by_time import TimestampedOffset
 from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
-from onceflow.log.partition import PartitionLog, TimestampedOffset
+from onceflow.log.partition import PartitionLog
 from onceflow.log.producers import ProducerStates
 from onceflow.log.segment import ABORTED_SUFFIX
+from onceflow.steps import at_once
 from onceflow.wire.records import EndTxnMarker
 from tests.unit.log.support import (
     DIRECTORY,
@@ -628,15 +630,15 @@ def test_a_limit_hides_what_is_found_at_or_above_it_and_finds_nothing_else_inste
     partition.write(timestamp=T0 + 20)
     log, stable = partition.log, partition.stable
     assert stable == 1
-    assert log.first_offset_at(T0, stable) == log.first_offset_at(T0) == (T0 + 10, 0)
-    assert log.first_offset_at(T0 + 11) == (T0 + 30, 1)
-    assert log.first_offset_at(T0 + 11, stable) == NOTHING
-    assert log.offset_of_newest() == (T0 + 30, 1)
-    assert log.offset_of_newest(stable) == NOTHING
+    assert at_once(log.first_offset_at(T0, stable)) == at_once(log.first_offset_at(T0)) == (T0 + 10, 0)
+    assert at_once(log.first_offset_at(T0 + 11)) == (T0 + 30, 1)
+    assert at_once(log.first_offset_at(T0 + 11, stable)) == NOTHING
+    assert at_once(log.offset_of_newest()) == (T0 + 30, 1)
+    assert at_once(log.offset_of_newest(stable)) == NOTHING
     partition.clock.advance(40)
     partition.abort(5)
-    assert log.first_offset_at(T0 + 11, partition.stable) == (T0 + 30, 1)  # aborted, and found all the same
-    assert log.offset_of_newest(partition.stable) == (T0 + 40, 3)  # the marker, as in Kafka
+    assert at_once(log.first_offset_at(T0 + 11, partition.stable)) == (T0 + 30, 1)  # aborted, and found all the same
+    assert at_once(log.offset_of_newest(partition.stable)) == (T0 + 40, 3)  # the marker, as in Kafka
 
 
 def test_a_marker_is_found_by_time_as_in_kafka() -> None:
@@ -646,6 +648,6 @@ def test_a_marker_is_found_by_time_as_in_kafka() -> None:
     partition.commit(5)
     for _ in range(6):
         partition.write()
-    assert partition.log.first_offset_at(T0 + 1) == (T0 + 50, 1)
-    assert partition.log.offset_of_newest() == (T0 + 50, 1)
-    assert partition.log.first_offset_at(T0 + 51) == NOTHING
+    assert at_once(partition.log.first_offset_at(T0 + 1)) == (T0 + 50, 1)
+    assert at_once(partition.log.offset_of_newest()) == (T0 + 50, 1)
+    assert at_once(partition.log.first_offset_at(T0 + 51)) == NOTHING

@@ -29,10 +29,10 @@ from onceflow.errors import MalformedMessage
 from onceflow.monitor.meters import Reader
 from onceflow.wire.codec import RequestHeader, decode_from
 from onceflow.wire.messages import request_class
+from onceflow.wire.schema import Message
 
 if TYPE_CHECKING:
     from onceflow.broker.node import Node
-    from onceflow.wire.schema import Message
 
 __all__ = ["ANONYMOUS", "APIS", "Api", "Context", "Peer", "answer", "load_all"]
 
@@ -50,7 +50,7 @@ class Api(NamedTuple):
 
 
 APIS: Final[dict[int, Api]] = {
-    0: Api("k00_produce", 3, 13),
+    0: Api("k00_produce", 3, 13, elements_max=20_000),
     1: Api("k01_fetch", 4, 17, elements_max=20_000),
     2: Api("k02_list_offsets", 1, 10),
     3: Api("k03_metadata", 0, 13),
@@ -91,6 +91,7 @@ APIS: Final[dict[int, Api]] = {
     46: Api("k46_list_partition_reassignments", 0, 0),
     47: Api("k47_offset_delete", 0, 0, elements_max=20_000),
     48: Api("k48_describe_client_quotas", 0, 1),
+    49: Api("k49_alter_client_quotas", 0, 1, elements_max=20_000),
     50: Api("k50_describe_user_scram_credentials", 0, 0),
     51: Api("k51_alter_user_scram_credentials", 0, 0),
     55: Api("k55_describe_quorum", 0, 2),
@@ -171,7 +172,7 @@ def _decoding(handle: Callable[[Node, Context, Any], Any], cls: type[Message], e
             if large is not None:
                 return large.run(result, context.version)
             result = run_at_once(result)
-        return result if result is None or isinstance(result, Deferred) else Answer(result)
+        return Answer(result) if isinstance(result, Message) else result
 
     return handle_frame
 

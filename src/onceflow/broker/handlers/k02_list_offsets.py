@@ -4,24 +4,33 @@
 - Special timestamps: -1 the end (by isolation level), -2 the start, -3 the largest timestamp (v7), -4 the local
   start (v8), -5 the end of what was tiered (v9: nothing is, so -1). Else: the first record with at least that
   timestamp, -1 if there is none.
+- A partition that is asked for twice is 42, in both places.
+- A batch that has to be opened and is not small is opened in the thread (`large_requests`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from onceflow.broker.access import refusal
+from onceflow.broker.complaints import complain
 from onceflow.broker.handlers import Context
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.broker.partition import Partition
-from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
-from onceflow.log.partition import LEADER_EPOCH, NOTHING_FOUND, TimestampedOffset
+from onceflow.errors import CorruptLog, ErrorCode, MalformedMessage, ProtocolError, StorageError
+from onceflow.log.by_time import NOTHING_FOUND, TimestampedOffset
+from onceflow.log.by_time import Steps as ByTime
+from onceflow.log.partition import LEADER_EPOCH
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 
@@ -34,35 +43,52 @@ _SINCE: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LA
 READ_COMMITTED: Final = 1
 
 
-def handle(node: Node, context: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
+Place = tuple[str, int]
+
+
+def handle(node: Node, context: Context, request: ListOffsetsRequest) -> Steps:
+    repeated = _repeated(request.topics)
     topics = []
     for asked in request.topics:
-        topic = node.topics.get(asked.name)
         denied = refusal(node, context, Operation.DESCRIBE, Resource.TOPIC, asked.name)
         results = []
         for entry in asked.partitions:
+            result = ListOffsetsPartitionResponse(partition_index=entry.partition_index)
             try:
                 if denied:
                     raise ProtocolError(denied)
+                if (asked.name, entry.partition_index) in repeated:
+                    raise ProtocolError(ErrorCode.INVALID_REQUEST)
+                topic = node.topics.get(asked.name)  # each time: there was a pause
                 if topic is None or not 0 <= entry.partition_index < len(topic.partitions):
                     raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                found = _find(topic.partitions[entry.partition_index], entry, request.isolation_level, context.version)
+                partition = topic.partitions[entry.partition_index]
+                found = yield from _find(partition, entry, request.isolation_level, context.version)
             except ProtocolError as error:
-                result = ListOffsetsPartitionResponse(error_code=error.code)
+                result.error_code = error.code
             else:
-                result = ListOffsetsPartitionResponse(timestamp=found.timestamp, offset=found.offset)
+                result.timestamp, result.offset = found
                 if found != NOTHING_FOUND:
                     result.leader_epoch = LEADER_EPOCH
-            result.partition_index = entry.partition_index
             results.append(result)
+            yield 1
         topics.append(ListOffsetsTopicResponse(name=asked.name, partitions=results))
+        yield 1
     return ListOffsetsResponse(topics=topics)
 
 
-def _find(partition: Partition, entry: ListOffsetsPartition, isolation: int, version: int) -> TimestampedOffset:
-    log = partition.log
+def _repeated(topics: Sequence[ListOffsetsTopic]) -> set[Place]:
+    """What is asked for more than once, which Kafka answers in none of the places."""
+    places = [(topic.name, entry.partition_index) for topic in topics for entry in topic.partitions]
+    if len(set(places)) == len(places):
+        return set()
+    return {place for place, count in Counter(places).items() if count > 1}
+
+
+def _find(partition: Partition, entry: ListOffsetsPartition, isolation: int, version: int) -> ByTime:
     if entry.current_leader_epoch > LEADER_EPOCH:
         raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    log = partition.log
     timestamp = entry.timestamp
     if timestamp < 0 and version < _SINCE.get(timestamp, 2**15):
         raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION)
@@ -74,11 +100,13 @@ def _find(partition: Partition, entry: ListOffsetsPartition, isolation: int, ver
             case -2 | -4:
                 return TimestampedOffset(-1, log.start_offset)
             case -3:
-                return log.offset_of_newest(end)
+                return (yield from log.offset_of_newest(end))
             case -5:
                 return NOTHING_FOUND
-        return log.first_offset_at(timestamp, end)
-    except StorageError as error:
+        return (yield from log.first_offset_at(timestamp, end))
+    except (StorageError, CorruptLog) as error:
+        if isinstance(error, CorruptLog):
+            complain(f"reading {partition.topic}-{partition.index}", "%s", error)
         raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
     except MalformedMessage as error:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error

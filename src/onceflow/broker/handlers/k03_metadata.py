@@ -74,7 +74,7 @@ class _Finder:
     def __init__(self, node: Node, context: Context, may_create: bool) -> None:
         self._node = node
         self._context = context
-        self._may_create = may_create and node.config["auto.create.topics.enable"]
+        self._may_create = may_create
         self._left = CREATED_MAX
 
     def __call__(self, name: str | None, topic_id: UUID | None) -> MetadataResponseTopic:
@@ -84,7 +84,7 @@ class _Finder:
             check(self._node, self._context, Operation.DESCRIBE, Resource.TOPIC, name)
             topic = self._node.topics.get(name)
             if topic is None:
-                topic = self._create(name) if self._may_create else self._node.topics.named(name)
+                topic = self._create(name)
             return _describe(self._node, topic)
         except ProtocolError as error:
             return MetadataResponseTopic(error_code=error.code, name=name)
@@ -101,6 +101,8 @@ class _Finder:
         return _describe(self._node, topic)
 
     def _create(self, name: str) -> Topic:
+        if not (self._may_create and self._node.config["auto.create.topics.enable"]):
+            return self._node.topics.named(name)  # which refuses
         if not may_on_cluster(self._node, self._context, Operation.CREATE):
             check(self._node, self._context, Operation.CREATE, Resource.TOPIC, name)
         if self._left == 0:

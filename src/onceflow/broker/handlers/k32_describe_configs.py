@@ -1,7 +1,8 @@
 """DescribeConfigs (32), v1-4: settings of topics and of this broker, where each comes from, and what it means.
 
-A named key that does not exist is left out. Broker settings are read-only here: they are given at start. What
---durability decides is shown as log.flush.interval.messages: 1 means that what is acknowledged is on disk.
+A named key that does not exist is left out. Settings of the broker that are given at start are read-only. A broker
+without a name is the default of all brokers, which has what was set for it and nothing else. What --durability decides
+is shown as log.flush.interval.messages: 1 means that what is acknowledged is on disk.
 
 Groups have the broker's settings for consumer groups, loggers their levels; neither can be changed while it runs.
 Subscriptions to metrics of clients have no settings, since there are none.
@@ -19,7 +20,7 @@ from onceflow.broker.access import check, check_cluster
 from onceflow.broker.handlers import Context
 from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
-from onceflow.config import BROKER_SETTINGS, FLUSH_MESSAGES, TOPIC_SETTINGS, BrokerConfig, Setting, Source
+from onceflow.config import BROKER_SETTINGS, DYNAMIC, FLUSH_MESSAGES, TOPIC_SETTINGS, BrokerConfig, Setting, Source
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.describe_configs import (
@@ -120,7 +121,7 @@ class _Settings:
 
     def of_broker(self, name: str) -> Described:
         if name == "":
-            return {}  # the cluster-wide dynamic settings, of which there are none
+            return self._of_all_brokers
         check_broker(self._node, name)
         return self._of_this_broker
 
@@ -134,7 +135,16 @@ class _Settings:
             synonyms = [DescribeConfigsSynonym(name=setting.name, value=value, source=source)]
         else:
             synonyms = _broker_synonyms(self._node.config, setting.name)
-        return self._described(setting, value, source, synonyms, read_only=True)
+        return self._described(setting, value, source, synonyms, read_only=setting.name not in DYNAMIC)
+
+    @property
+    def _of_all_brokers(self) -> Described:
+        described = {}
+        for name, value in sorted(self._node.config.for_all_brokers.items()):
+            source = Source.DYNAMIC_DEFAULT_BROKER
+            synonym = DescribeConfigsSynonym(name=name, value=value, source=source)
+            described[name] = self._described(BROKER_SETTINGS[name], value, source, [synonym], read_only=False)
+        return described
 
     def of_loggers(self, name: str) -> Described:
         check_broker(self._node, name)
@@ -197,9 +207,11 @@ def check_not_empty(name: str) -> None:
 
 
 def _broker_synonyms(config: BrokerConfig, name: str) -> list[DescribeConfigsSynonym]:
-    setting = BROKER_SETTINGS[name]
-    default = DescribeConfigsSynonym(name=name, value=setting.default, source=Source.DEFAULT)
-    if name in config.given:
-        value = None if setting.sensitive else config.given[name]
-        return [DescribeConfigsSynonym(name=name, value=value, source=Source.STATIC_BROKER), default]
-    return [default]
+    return [
+        DescribeConfigsSynonym(name=each, value=None if _is_secret(each, source) else value, source=source)
+        for each, value, source in config.values(name)
+    ]
+
+
+def _is_secret(name: str, source: Source) -> bool:
+    return BROKER_SETTINGS[name].sensitive and source is not Source.DEFAULT

@@ -1,17 +1,20 @@
-"""AlterConfigs (33), v0-2: all settings of a topic at once; what is not named goes back to its default.
+"""AlterConfigs (33), v0-2: all settings of a topic or broker at once; what is not named goes back to its default.
 
-The older way; IncrementalAlterConfigs (44) is the better one and shares this code. Settings of anything but topics cannot be
-changed while the broker runs (42). None of them is ever set, so what takes settings back has nothing to do: tools take
-limits of replication back whether there are any or not.
+The older way; IncrementalAlterConfigs (44) is the better one and shares this code. Which settings of a broker can be
+changed: `config.DYNAMIC`. A broker without a name is the default of all brokers. Settings of groups, of loggers and of
+subscriptions to metrics of clients cannot be changed (42). None of them is ever set, so what takes settings back has
+nothing to do. Nor has it for settings of the broker that do not exist: tools take limits of replication back whether
+there are any or not.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from onceflow.broker.access import check, check_cluster
+from onceflow.broker.dynamic_settings import changed
 from onceflow.broker.handlers import Context
 from onceflow.broker.handlers.k32_describe_configs import (
     GROUP_RESOURCE,
@@ -19,7 +22,7 @@ from onceflow.broker.handlers.k32_describe_configs import (
     check_broker,
     check_not_empty,
 )
-from onceflow.broker.large_requests import Steps, in_steps
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
 from onceflow.errors import ConfigError, ErrorCode, ProtocolError, StorageError
 from onceflow.wire.acls import Operation, Resource
@@ -30,7 +33,7 @@ from onceflow.wire.messages.alter_configs import (
     AlterConfigsResponse,
 )
 
-GIVEN_AT_START: Final = "Only topic settings can be changed; the broker's are given at start (--set)."
+ONLY_OF_TOPICS_AND_BROKER: Final = "Only settings of topics and of the broker can be changed."
 
 Overrides: TypeAlias = Mapping[str, str]
 
@@ -47,9 +50,11 @@ R = TypeVar("R", bound=Asked)
 
 def handle(node: Node, context: Context, request: AlterConfigsRequest) -> Steps:
     change = Changer(node, context, request.resources, _replaced, request.validate_only)
-    responses = yield from in_steps(
-        request.resources, lambda resource: AlterConfigsResourceResponse(**change(resource))
-    )
+    responses = []
+    for resource in request.resources:
+        outcome = yield from change(resource)
+        responses.append(AlterConfigsResourceResponse(**outcome))
+        yield 1
     return AlterConfigsResponse(responses=responses)
 
 
@@ -66,7 +71,7 @@ def given(name: str, value: str | None) -> str:
 class Changer(Generic[R]):
     """Changes one resource after the other, but none of those that the request names twice.
 
-    `make` turns the present settings of a topic into the new ones.
+    `make` turns the present settings of a resource into the new ones.
     """
 
     def __init__(
@@ -83,9 +88,9 @@ class Changer(Generic[R]):
         self._validate_only = validate_only
         self._times = Counter((each.resource_type, each.resource_name) for each in resources)
 
-    def __call__(self, resource: R) -> dict[str, Any]:
+    def __call__(self, resource: R) -> Generator[int, None, dict[str, Any]]:
         """The outcome, as it is in both answers."""
-        code, message = self._outcome(resource)
+        code, message = yield from self._outcome(resource)
         return {
             "error_code": code,
             "error_message": message,
@@ -93,12 +98,12 @@ class Changer(Generic[R]):
             "resource_name": resource.resource_name,
         }
 
-    def _outcome(self, resource: R) -> tuple[ErrorCode, str | None]:
+    def _outcome(self, resource: R) -> Generator[int, None, tuple[ErrorCode, str | None]]:
         try:
             if self._times[resource.resource_type, resource.resource_name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "One request names this resource more than once.")
             self._check_access(resource)
-            self._change(resource)
+            yield from self._change(resource)
         except ProtocolError as error:
             return error.code, error.message
         except ConfigError as error:
@@ -114,24 +119,36 @@ class Changer(Generic[R]):
         else:
             check_cluster(self._node, self._context, Operation.ALTER_CONFIGS)
 
-    def _change(self, resource: R) -> None:
-        if resource.resource_type != TOPIC_RESOURCE:
-            self._check_nothing_is_set(resource)
-            return
+    def _change(self, resource: R) -> Generator[int, None, None]:
+        match resource.resource_type:
+            case 2:
+                self._change_topic(resource)
+            case 4:
+                yield from self._change_broker(resource)
+            case 16 | 32:
+                check_not_empty(resource.resource_name)
+                self._check_nothing_is_set(resource)
+            case _:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, ONLY_OF_TOPICS_AND_BROKER)
+
+    def _change_topic(self, resource: R) -> None:
         topic = self._node.topics.named(resource.resource_name)
         wanted = self._make(resource, topic.overrides)
         self._node.config.check_topic(wanted)
         if not self._validate_only:
             self._node.topics.configure(topic, wanted)
 
+    def _change_broker(self, resource: R) -> Generator[int, None, None]:
+        present = self._node.config
+        for_all = not resource.resource_name
+        if not for_all:
+            check_broker(self._node, resource.resource_name)
+        before = present.for_all_brokers if for_all else present.for_this_broker
+        wanted = self._make(resource, before)
+        config = changed(present, wanted, for_all=for_all)
+        if wanted != before and not self._validate_only:
+            yield from self._node.configure(config)
+
     def _check_nothing_is_set(self, resource: R) -> None:
-        match resource.resource_type:
-            case 4:
-                if resource.resource_name:  # an empty name means all brokers
-                    check_broker(self._node, resource.resource_name)
-            case 16 | 32:
-                check_not_empty(resource.resource_name)
-            case _:
-                raise ProtocolError(ErrorCode.INVALID_REQUEST, GIVEN_AT_START)
         if self._make(resource, {}):
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, GIVEN_AT_START)
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, ONLY_OF_TOPICS_AND_BROKER)

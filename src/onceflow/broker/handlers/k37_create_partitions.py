@@ -8,7 +8,7 @@ from onceflow.broker.access import check
 from onceflow.broker.handlers import Context
 from onceflow.broker.large_requests import Steps, in_steps
 from onceflow.broker.node import Node
-from onceflow.broker.topics import PARTITIONS_MAX
+from onceflow.broker.topics import check_not_too_many
 from onceflow.errors import ErrorCode, ProtocolError, StorageError
 from onceflow.wire.acls import Operation, Resource
 from onceflow.wire.messages.create_partitions import (
@@ -38,11 +38,12 @@ def _grow(
         topic = node.topics.named(asked.name)
         topic.check_not_internal()
         present = len(topic.partitions)
-        if not present < asked.count <= PARTITIONS_MAX:
+        if asked.count <= present:
             raise ProtocolError(
                 ErrorCode.INVALID_PARTITIONS,
                 f"The topic {asked.name} currently has {present} partition(s); {asked.count} would not be an increase.",
             )
+        check_not_too_many(asked.count)
         if asked.assignments is not None and (
             len(asked.assignments) != asked.count - present
             or any(assignment.broker_ids != [node.node_id] for assignment in asked.assignments)

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44), v0-1: change some settings of a topic and leave the others (KIP-339).
+"""IncrementalAlterConfigs (44), v0-1: change some settings of a topic or broker and leave the others (KIP-339).
 
 Operations: 0 set, 1 delete (back to the default), 2 append and 3 subtract, for settings that are lists.
 """
@@ -9,10 +9,11 @@ from functools import partial
 from typing import Final
 
 from onceflow.broker.handlers import Context
+from onceflow.broker.handlers.k32_describe_configs import BROKER_RESOURCE
 from onceflow.broker.handlers.k33_alter_configs import Changer, Overrides, given
-from onceflow.broker.large_requests import Steps, in_steps
+from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
-from onceflow.config import TOPIC_SETTINGS, Type
+from onceflow.config import BROKER_SETTINGS, TOPIC_SETTINGS, Type
 from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -30,9 +31,11 @@ SUBTRACT: Final = 3
 
 def handle(node: Node, context: Context, request: IncrementalAlterConfigsRequest) -> Steps:
     change = Changer(node, context, request.resources, partial(_changed, node), request.validate_only)
-    responses = yield from in_steps(
-        request.resources, lambda resource: AlterConfigsResourceResponse(**change(resource))
-    )
+    responses = []
+    for resource in request.resources:
+        outcome = yield from change(resource)
+        responses.append(AlterConfigsResourceResponse(**outcome))
+        yield 1
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
@@ -48,17 +51,25 @@ def _changed(node: Node, resource: AlterConfigsResource, overrides: Overrides) -
             case 1:
                 wanted.pop(config.name, None)
             case 2 | 3:
-                wanted[config.name] = _combined(node, overrides, config)
+                wanted[config.name] = _combined(config, _present(node, resource, overrides, config.name))
             case other:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {other}.")
     return wanted
 
 
-def _combined(node: Node, overrides: Overrides, config: AlterableConfig) -> str:
-    setting = TOPIC_SETTINGS.get(config.name)
+def _present(node: Node, resource: AlterConfigsResource, overrides: Overrides, name: str) -> str:
+    """What is added to, or taken from. Raises `ProtocolError` unless the setting is a list."""
+    is_broker = resource.resource_type == BROKER_RESOURCE
+    setting = (BROKER_SETTINGS if is_broker else TOPIC_SETTINGS).get(name)
     if setting is None or setting.type is not Type.LIST:
-        raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{config.name} is not a list that could be added to.")
-    present = [word for word in node.config.topic_text(config.name, overrides)[0].split(",") if word]
+        raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{name} is not a list that could be added to.")
+    if is_broker:
+        return overrides.get(name, setting.default)
+    return node.config.topic_text(name, overrides)[0]
+
+
+def _combined(config: AlterableConfig, before: str) -> str:
+    present = [word for word in before.split(",") if word]
     words = [word for word in (config.value or "").split(",") if word]
     if config.config_operation == APPEND:
         return ",".join(present + [word for word in words if word not in present])

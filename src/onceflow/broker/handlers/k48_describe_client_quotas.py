@@ -3,7 +3,7 @@
 Tools ask before they show a user's SCRAM credentials. A filter is checked as Apache Kafka checks it: 42 for one that
 makes no sense, 35 for a kind of entity that does not exist.
 
-Left out: quotas themselves. AlterClientQuotas (49) is not served, so that nobody sets one that nobody would enforce.
+Left out: quotas themselves. AlterClientQuotas (49) sets none, since nobody would enforce it.
 """
 
 from __future__ import annotations

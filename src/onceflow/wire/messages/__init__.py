@@ -86,6 +86,7 @@ REQUESTS: Final[dict[int, ApiSchema]] = {
     ),
     47: ApiSchema("offset_delete", "OffsetDeleteRequest", "OffsetDeleteResponse", 0, 0, None),
     48: ApiSchema("describe_client_quotas", "DescribeClientQuotasRequest", "DescribeClientQuotasResponse", 0, 1, 1),
+    49: ApiSchema("alter_client_quotas", "AlterClientQuotasRequest", "AlterClientQuotasResponse", 0, 1, 1),
     50: ApiSchema(
         "describe_user_scram_credentials",
         "DescribeUserScramCredentialsRequest",
