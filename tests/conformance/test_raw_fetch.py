@@ -10,6 +10,7 @@ import pytest
 
 from onceflow.errors import ErrorCode
 from onceflow.wire.batch import batches
+from onceflow.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from onceflow.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from onceflow.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tests.conformance.conftest import RunningBroker
@@ -18,8 +19,6 @@ from tests.support.raw import TIMEOUT_S, Wire, batch, fetch_request
 READ_COMMITTED = 1
 NEW_SESSION, NO_SESSION = 0, -1
 FOREVER_MS = 20 * int(TIMEOUT_S) * 1000
-
-no_sessions = pytest.mark.onceflow_differs("No fetch sessions: the session id is always 0, and clients do without")
 
 
 @pytest.fixture
@@ -251,7 +250,6 @@ class Session:
         )
 
 
-@no_sessions
 def test_a_session_answers_only_what_changed(wire: Wire, five_batches: str) -> None:
     session = Session(wire, five_batches, offset=0)
     assert session.id != 0
@@ -262,7 +260,6 @@ def test_a_session_answers_only_what_changed(wire: Wire, five_batches: str) -> N
     assert len(answer.partitions[0].records) == len(batch("new"))
 
 
-@no_sessions
 def test_a_session_insists_on_its_epoch(wire: Wire, topic: str) -> None:
     session = Session(wire, topic, offset=0)
     assert session.next().error_code == ErrorCode.NONE
@@ -279,3 +276,159 @@ def test_a_closed_session_is_gone(wire: Wire, topic: str) -> None:
     session = Session(wire, topic, offset=0)
     assert session.next(epoch=NO_SESSION).error_code == ErrorCode.NONE
     assert session.next(epoch=1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+class WideSession:
+    """A session of all partitions of a topic, each from its beginning."""
+
+    def __init__(self, wire: Wire, topic: str, partitions: int, *, max_bytes: int = 50_000_000) -> None:
+        self._wire = wire
+        self._topic = topic
+        self._max_bytes = max_bytes
+        self.epoch = 0
+        self.id = 0
+        self.first = self.ask(dict.fromkeys(range(partitions), 0))
+        self.id = self.first.session_id
+
+    def ask(self, moved=None, *, forget=(), **settings):
+        """What came, as {partition: data}, with the answer's code and id if that is no success."""
+        entries = [
+            FetchPartition(partition=at, current_leader_epoch=-1, fetch_offset=offset, partition_max_bytes=50_000_000)
+            for at, offset in (moved or {}).items()
+        ]
+        forgotten = [ForgottenTopic(topic=self._topic, partitions=list(forget))] if forget else []
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=self._max_bytes,
+            session_id=self.id,
+            session_epoch=self.epoch,
+            topics=[FetchTopic(topic=self._topic, partitions=entries)] if entries else [],
+            forgotten_topics_data=forgotten,
+        )
+        for name, value in settings.items():
+            setattr(request, name, value)
+        self.epoch += 1
+        return self._wire.ask(request, 12)
+
+    def news(self, moved=None, **settings) -> dict:
+        answer = self.ask(moved, **settings)
+        assert answer.error_code == ErrorCode.NONE
+        assert answer.session_id == self.id
+        return {part.partition_index: part for topic in answer.responses for part in topic.partitions}
+
+
+@pytest.fixture
+def wide(wire: Wire, new_name: Callable[[], str]) -> str:
+    name = new_name()
+    wire.create_topic(name, partitions=4)
+    return name
+
+
+def test_a_session_has_what_was_asked_before_and_tells_what_is_new(wire: Wire, wide: str) -> None:
+    session = WideSession(wire, wide, 4)
+    assert session.id != 0
+    assert [part.partition_index for part in session.first.responses[0].partitions] == [0, 1, 2, 3]
+    assert session.news() == {}
+    wire.produce(wide, batch("one"), partition=2)
+    news = session.news()
+    assert list(news) == [2]
+    assert news[2].high_watermark == 1
+    assert list(session.news()) == [2], "it has not moved on, so the records are there again"
+    assert session.news({2: 1}) == {}
+    wire.produce(wide, batch("two"), partition=2)
+    wire.produce(wide, batch("three"), partition=0)
+    assert {at: len(part.records) for at, part in session.news().items()} == {
+        0: len(batch("three")),
+        2: len(batch("two")),
+    }
+
+
+def test_a_session_tells_that_the_log_start_has_moved(wire: Wire, wide: str) -> None:
+    wire.produce(wide, batch("one", "two"), partition=1)
+    session = WideSession(wire, wide, 4)
+    assert session.news({1: 2}) == {}
+    wire.ask(
+        DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=wide, partitions=[DeleteRecordsPartition(partition_index=1, offset=1)])],
+            timeout_ms=10_000,
+        )
+    )
+    news = session.news()
+    assert {at: (part.log_start_offset, len(part.records)) for at, part in news.items()} == {1: (1, 0)}
+    assert session.news() == {}
+
+
+def test_a_session_tells_an_error_each_time_and_when_it_is_over(wire: Wire, wide: str) -> None:
+    session = WideSession(wire, wide, 4)
+    for _ in range(2):
+        assert {at: part.error_code for at, part in session.news({3: 99}).items()} == {3: ErrorCode.OFFSET_OUT_OF_RANGE}
+    assert {at: part.error_code for at, part in session.news({3: 0}).items()} == {3: ErrorCode.NONE}
+    assert session.news() == {}
+
+
+def test_partitions_come_into_a_session_and_go(wire: Wire, wide: str) -> None:
+    session = WideSession(wire, wide, 2)
+    assert list(session.news({3: 0})) == [3]
+    assert session.news(forget=[0]) == {}
+    for at in range(4):
+        wire.produce(wide, batch("one"), partition=at)
+    assert sorted(session.news()) == [1, 3]
+    assert sorted(session.news({0: 0})) == [0, 1, 3]
+
+
+def test_every_partition_of_a_session_has_its_turn(wire: Wire, wide: str) -> None:
+    value = b"v" * 10_000
+    for at in range(4):
+        for _ in range(3):
+            wire.produce(wide, batch(value), partition=at)
+    session = WideSession(wire, wide, 4, max_bytes=11_000)
+    sent = []
+    for _ in range(4):
+        sent += [at for at, part in session.news().items() if part.records]
+    assert sorted(sent) == [0, 1, 2, 3], "nobody has moved on"
+
+
+def test_a_wrong_epoch_changes_nothing_in_a_session(wire: Wire, wide: str) -> None:
+    session = WideSession(wire, wide, 4)
+    wrong = session.ask({0: 99}, session_epoch=7)
+    assert (wrong.error_code, wrong.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
+    session.epoch = 1
+    assert session.news() == {}
+
+
+def test_a_session_that_is_begun_anew_ends_the_one_before(wire: Wire, wide: str) -> None:
+    before = WideSession(wire, wide, 4)
+    again = WideSession(wire, wide, 4)
+    again.epoch = 0
+    answer = again.ask({0: 0}, session_id=before.id)
+    assert answer.session_id not in (0, before.id)
+    assert before.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_session_by_name_does_not_go_on_by_id(wire: Wire, wide: str) -> None:
+    session = WideSession(wire, wide, 4)
+    request = FetchRequest(max_wait_ms=0, min_bytes=1, session_id=session.id, session_epoch=1)
+    assert wire.ask(request, 13).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert session.news() == {}
+
+
+def test_a_session_waits_for_its_partitions(wire: Wire, wide: str, broker: RunningBroker) -> None:
+    session = WideSession(wire, wide, 4)
+    request = FetchRequest(max_wait_ms=FOREVER_MS, min_bytes=1, session_id=session.id, session_epoch=1)
+    sent = wire.send(request, 12)
+    with Wire(broker.bootstrap) as other:
+        assert other.produce(wide, batch("one"), partition=3).error_code == ErrorCode.NONE
+    answered, answer = wire.receive(request, 12)
+    assert answered == sent
+    assert [part.partition_index for topic in answer.responses for part in topic.partitions] == [3]
+    session.epoch = 2
+    assert list(session.news()) == [3]
+    assert session.news({3: 1}) == {}
+
+
+def test_a_session_of_a_topic_that_goes_tells_so(wire: Wire, wide: str) -> None:
+    session = WideSession(wire, wide, 2)
+    wire.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=wide)], timeout_ms=10_000))
+    codes = {part.error_code for part in session.news().values()}
+    assert codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

@@ -208,6 +208,8 @@ class Connection(asyncio.BufferedProtocol):
             self._answer_memory.release(self)
         if self._unsent is not None:
             self._unsent.drop()
+        if self.reader.fetch_session:
+            self._node.fetch_sessions.end(self.reader.fetch_session)
         for slot in self._waiting:
             slot.cancel()
         self._waiting.clear()

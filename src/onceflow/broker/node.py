@@ -22,6 +22,7 @@ from onceflow.broker.chores import unless_it_fails
 from onceflow.broker.disk_trouble import DiskTrouble
 from onceflow.broker.dynamic_settings import SETTINGS_FILE, DynamicSettings
 from onceflow.broker.features import FEATURES_FILE, Features
+from onceflow.broker.fetch_sessions import FetchSessions
 from onceflow.broker.group_commit import GroupCommit
 from onceflow.broker.groups import Groups
 from onceflow.broker.large_fetches import LargeFetches
@@ -97,6 +98,7 @@ class Node:
         self.large_requests: LargeRequests | None = None
         """What divides them; without one, each is done at once."""
         self.large_fetches = LargeFetches()
+        self.fetch_sessions = FetchSessions()
         self.call_later: Callable[[float, Callable[[], None]], object] = _no_loop
         self.groups = Groups(self)
         self.transactions = Transactions(self)

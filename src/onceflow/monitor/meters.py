@@ -76,7 +76,7 @@ class Reader:
     counts as nothing: back, or ahead beyond what was sent.
     """
 
-    __slots__ = ("_positions", "_room", "active_until", "read_committed")
+    __slots__ = ("_positions", "_room", "active_until", "fetch_session", "read_committed")
 
     def __init__(self) -> None:
         self._positions: dict[PartitionLog, tuple[int, FileSlice | None]] = {}
@@ -86,6 +86,8 @@ class Reader:
         self.active_until = -1.0
         """By `time.monotonic`: when it last fetched; for a long poll, when that ends."""
         self.read_committed = False
+        self.fetch_session = 0
+        """The one that it has begun, if any (KIP-227)."""
 
     def reads(self, log: PartitionLog, offset: int, found: FileSlice | None, traffic: Traffic) -> None:
         """It asked for `offset` and is sent `found`."""

@@ -12,7 +12,10 @@ import pytest
 from onceflow.broker.deferred import Deferred
 from onceflow.broker.handlers import Context, k01_fetch
 from onceflow.broker.partition import Partition
-from onceflow.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from onceflow.errors import ErrorCode
+from onceflow.monitor.meters import Reader
+from onceflow.wire.batch import batches
+from onceflow.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tests.support.memory_broker import MemoryBroker
 from tests.support.raw import batch, produce_request
 
@@ -121,3 +124,96 @@ def test_what_is_cancelled_leaves_nothing_behind() -> None:
         assert not waiting.answer.is_done
 
     in_loop(scenario)
+
+
+class Consumer:
+    """Reads some partitions through a session, and knows only what it is told."""
+
+    def __init__(self, broker: MemoryBroker, partitions: int, isolation_level: int, max_bytes: int) -> None:
+        self._broker = broker
+        self._reader = Reader()
+        self._isolation_level = isolation_level
+        self._max_bytes = max_bytes
+        self.positions = dict.fromkeys(range(partitions), 0)
+        self.ends = dict.fromkeys(range(partitions), -1)
+        self.starts = dict.fromkeys(range(partitions), -1)
+        self.read: dict[int, list[int]] = {at: [] for at in range(partitions)}
+        self._moved = set(range(partitions))
+        self._id = self._epoch = 0
+
+    def fetch(self) -> None:
+        asked = [
+            FetchPartition(
+                partition=at, current_leader_epoch=-1, fetch_offset=self.positions[at], partition_max_bytes=FOREVER
+            )
+            for at in self._moved
+        ]
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=self._max_bytes,
+            isolation_level=self._isolation_level,
+            session_id=self._id,
+            session_epoch=self._epoch,
+            topics=[FetchTopic(topic="t", partitions=asked)] if asked else [],
+        )
+        answer = k01_fetch.handle(self._broker.node, Context(12, None, reader=self._reader), request)
+        assert isinstance(answer, FetchResponse)
+        assert answer.error_code == 0
+        assert answer.session_id
+        self._id, self._epoch = answer.session_id, self._epoch + 1
+        self._moved.clear()
+        for topic in answer.responses:
+            for part in topic.partitions:
+                self._take(part)
+
+    def _take(self, part: PartitionData) -> None:
+        at = part.partition_index
+        assert part.error_code in (0, ErrorCode.OFFSET_OUT_OF_RANGE)
+        if part.error_code:
+            log = self._broker.node.topics.get("t").partitions[at].log  # type: ignore[union-attr]
+            self.positions[at] = log.start_offset
+            self._moved.add(at)
+            return
+        self.ends[at], self.starts[at] = part.high_watermark, part.log_start_offset
+        for header, _ in batches(part.records or b""):
+            if header.last_offset >= self.positions[at]:
+                self.read[at].append(header.base_offset)
+                self.positions[at] = header.last_offset + 1
+                self._moved.add(at)
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+@pytest.mark.parametrize("max_bytes", [FOREVER, 1000])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_session_tells_all_there_is_to_know(seed: int, max_bytes: int, isolation_level: int) -> None:
+    dice = random.Random(seed)
+    broker = MemoryBroker()
+    partitions = dice.choice((1, 5, 20))
+    topic = broker.node.topics.create("t", partitions, {})
+    consumer = Consumer(broker, partitions, isolation_level, max_bytes)
+    for _ in range(200):
+        for _ in range(dice.randrange(3)):
+            data = batch(bytes(dice.randrange(1, 800)), timestamps=[broker.clock.now_ms()])
+            broker.send(produce_request("t", data, partition=dice.randrange(partitions)), 12)
+        if dice.random() < 0.6:
+            broker.flush()
+        if dice.random() < 0.1:
+            log = dice.choice(topic.partitions).log
+            log.delete_before(dice.randint(log.start_offset, log.high_watermark))
+        consumer.fetch()
+        if max_bytes == FOREVER:
+            told = {at for at in range(partitions) if at not in consumer._moved}
+            assert {at: consumer.ends[at] for at in told} == {
+                at: topic.partitions[at].log.high_watermark for at in told
+            }
+    broker.settle()
+    for _ in range(3000):
+        consumer.fetch()
+        if all(consumer.positions[at] == topic.partitions[at].log.high_watermark for at in range(partitions)):
+            break
+    consumer.fetch()
+    for at, partition in enumerate(topic.partitions):
+        assert consumer.positions[at] == consumer.ends[at] == partition.log.end_offset
+        assert consumer.starts[at] == partition.log.start_offset
+        assert consumer.read[at] == sorted(set(consumer.read[at]))
