@@ -238,7 +238,7 @@ BROKER_SETTINGS: Final = _table(
     _s("max.connections.per.ip", Type.INT, INT_MAX, "Connections from one address beyond this are closed at once.",
        low=0),
     _s("max.connections.per.ip.overrides", Type.LIST, "", "Other limits for single addresses: ADDRESS:COUNT,..."),
-    _s("queued.max.request.bytes", Type.LONG, 512 * MB, "The most memory for large requests that are being received, "
+    _s("queued.max.request.bytes", Type.LONG, 128 * MB, "The most memory for large requests that are being received, "
        "of all connections together; who needs more waits. At least socket.request.max.bytes.", low=1),
     _s("socket.connection.setup.timeout.ms", Type.LONG, 30_000, "Within this time a new connection must have shaken "
        "hands and logged in, where the listener asks for that.", low=1),

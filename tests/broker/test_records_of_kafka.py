@@ -8,7 +8,6 @@ The other way round, what ours write and Kafka's tool reads: test_dump_log_coord
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from uuid import UUID
 import pytest
 
 from onceflow.errors import ErrorCode
+from onceflow.log.small_files import to_json
 from tests.support.apache_kafka import QUICK_JVM_OPTIONS, ApacheKafka
 from tests.support.broker_process import BrokerProcess
 from tests.support.brokers import started
@@ -135,14 +135,15 @@ def _topic_id(wire: Wire) -> UUID:
 
 def take_over(kafka: Path, data: Path, ids: dict[str, UUID]) -> None:
     """A data directory of ours with Kafka's partitions in it, as they are."""
-    (data / "topics").mkdir(parents=True)
+    with BrokerProcess(data) as new:
+        new.stop()
     for topic, id in ids.items():
         folders = sorted(kafka.glob(f"{topic}-*"))
         for folder in folders:
             shutil.copytree(folder, data / folder.name)
         config = {"cleanup.policy": "compact"} if topic in STATE_TOPICS else {}
         content = {"id": str(id), "partitions": len(folders), "config": config}
-        (data / "topics" / f"{topic}.json").write_text(json.dumps(content))
+        (data / "topics" / f"{topic}.json").write_bytes(to_json(content))
 
 
 @dataclass(frozen=True)

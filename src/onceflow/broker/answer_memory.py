@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 __all__ = ["ANSWERS_MAX", "AnswerMemory", "Holder"]
 
-ANSWERS_MAX: Final = 128 * 1024 * 1024
+ANSWERS_MAX: Final = 64 * 1024 * 1024
 
 
 class Holder(Protocol):

@@ -213,6 +213,10 @@ class Connection(asyncio.BufferedProtocol):
         for slot in self._waiting:
             slot.cancel()
         self._waiting.clear()
+        # Now, and not when the garbage collector comes: who is still at work on a frame has a view of it.
+        self._buffer = bytearray()
+        self._view = memoryview(self._buffer)
+        self._start = self._filled = 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view[self._filled :]

@@ -62,8 +62,11 @@ class Deferred:
         self.is_done = True
         self.holds = False
         self.result = answer
-        if self._listener is not None:
-            self._listener()
+        listener = self._listener
+        # They know this object, and large answers must not wait for the garbage collector.
+        self._listener = self.on_cancel = self.on_hurry = self.on_release = None
+        if listener is not None:
+            listener()
 
     def answer(self) -> Answer | None:
         """What it came to, once it is done."""
@@ -82,9 +85,10 @@ class Deferred:
             self.on_release()
 
     def when_done(self, listener: Callable[[], None]) -> None:
-        self._listener = listener
         if self.is_done:
             listener()
+        else:
+            self._listener = listener
 
     def cancel(self) -> None:
         self._listener = None
