@@ -13,10 +13,13 @@ from onceflow.broker.handlers import APIS
 from tests.support.effort import SOAK, effort
 from tests.support.furnished import furnish
 from tests.support.honest_client import HonestClient
-from tests.support.worst_case import MEMORY_MAX, TURN_MAX_S, MeasuredBroker
+from tests.support.worst_case import MEMORY_MAX, MeasuredBroker
 from tests.support.worst_frames import SIZES, Frame, worst_frames
 
 CONNECTIONS = 60
+TURNS_MAX_S = 0.25
+"""CPU time of one turn of the loop, in which each of the connections may have one of its own. Beyond that, who asks
+something else would notice: `WAIT_MAX_S` of `test_frames`."""
 ROUNDS = effort(1, soak=30)
 
 
@@ -44,5 +47,5 @@ def test_many_of_the_worst_frames_at_once(broker: MeasuredBroker, size: str) -> 
         with HonestClient(broker.bootstrap) as honest:
             cost = broker.cost_of_all([frame.data for frame in chosen])
             honest.await_rounds(3)
-        assert cost.turn_s < TURN_MAX_S, "\n".join(map(str, [cost, *chosen]))
+        assert cost.turn_s < TURNS_MAX_S, "\n".join(map(str, [cost, *chosen]))
         assert cost.peak_bytes < MEMORY_MAX, "\n".join(map(str, [cost, *chosen]))

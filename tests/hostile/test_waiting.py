@@ -222,7 +222,7 @@ def test_a_fetch_of_thousands_of_partitions_is_read_in_steps_and_woken_when_one_
             assert client.produce("wide", batch(value), partition=at).error_code == 0
         everything = dict.fromkeys(range(WIDE), 0)
         cost = broker.cost_of(frame_of(fetch("wide", everything, max_wait_ms=0), 12)[4:])
-        assert cost.turn_s < TURN_MAX_S / 2, cost
+        assert cost.turn_s < TURN_MAX_S, cost
         assert cost.answer_bytes > 100_000 + 30 * WIDE
         [topic] = client.ask(fetch("wide", everything, max_wait_ms=0), 12).responses
         assert [each.partition_index for each in topic.partitions] == list(everything)
