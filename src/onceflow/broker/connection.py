@@ -538,7 +538,7 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(first.answer, Deferred):
                 if not first.answer.is_done:
                     break
-                answer = first.answer.result if first.answer.make is None else self._made(first.answer.make)
+                answer = self._made(first.answer)
             else:
                 answer = first.answer
             self._waiting.popleft()
@@ -551,9 +551,9 @@ class Connection(asyncio.BufferedProtocol):
         if sent and self._reading_paused:
             self._serve_soon()
 
-    def _made(self, make: Callable[[], Answer]) -> Answer | None:
+    def _made(self, deferred: Deferred) -> Answer | None:
         try:
-            return make()
+            return deferred.answer()
         except Exception:
             logger.exception("An answer could not be made; its connection is closed.")
             self.close()

@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final, Protocol
 
+from onceflow.broker.complaints import complain
 from onceflow.errors import CorruptLog, ErrorCode, StorageError
 from onceflow.log.partition import PartitionLog
 from onceflow.log.segment import Segment
@@ -102,6 +103,11 @@ class Partition:
                     self._gather(heap)
             if self._reached and not self._is_due:
                 self._look()
+
+    def report_damage(self, what: str, error: CorruptLog) -> None:
+        """Tell the log what a client asked for and cannot have."""
+        name = f"{self.topic}-{self.index}"
+        complain(f"reading {name}", "%s of %s cannot be read. %s", what, name, error)
 
     def refuse_waiters(self, error: ErrorCode) -> None:
         """What they wait for did not get to disk."""

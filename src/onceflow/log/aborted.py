@@ -23,11 +23,8 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-import google_crc32c
-
 from onceflow.errors import CorruptLog
-from onceflow.log.checksums import Sum
-from onceflow.log.files import File
+from onceflow.log.index import SavedIndex
 
 __all__ = ["AbortedIndex", "AbortedTransaction", "Aborts"]
 
@@ -46,17 +43,13 @@ class AbortedTransaction(NamedTuple):
 _LAST_OFFSET: Final = attrgetter("last_offset")
 
 
-class AbortedIndex:
-    __slots__ = ("_entries", "crc", "file", "saved")
+class AbortedIndex(SavedIndex):
+    __slots__ = ("_entries",)
     entry_size = _ENTRY.size
 
     def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
+        super().__init__()
         self._entries = list(entries)
-        self.saved = 0
-        """How many entries are in the file."""
-        self.file: File | None = None
-        self.crc: int | None = 0
-        """Of what is in the file; None if it has to be computed."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -83,22 +76,11 @@ class AbortedIndex:
         kept = [entry for entry in self._entries if entry.last_offset < offset]
         was_cut = len(kept) < len(self._entries)
         self._entries = kept
-        if was_cut:
-            self.saved, self.crc = min(self.saved, len(kept)), None
+        self.keep_saved(len(kept))
         return was_cut
 
     def to_bytes(self, start: int = 0) -> bytes:
         return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in self._entries[start:])
-
-    @property
-    def sum(self) -> Sum:
-        """Of what is in the file."""
-        return Sum(self.saved * self.entry_size, self.known_crc())
-
-    def known_crc(self) -> int:
-        if self.crc is None:
-            self.crc = int(google_crc32c.value(self.to_bytes()[: self.saved * self.entry_size]))
-        return self.crc
 
     @classmethod
     def from_bytes(cls, data: bytes, name: object) -> AbortedIndex:
@@ -115,7 +97,7 @@ class AbortedIndex:
             entries.append(entry)
             previous = entry.last_offset
         index = cls(entries)
-        index.saved, index.crc = len(index), int(google_crc32c.value(data))
+        index.was_loaded(data)
         return index
 
 

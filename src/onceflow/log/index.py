@@ -14,35 +14,71 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import Final
+from typing import ClassVar, Final
 
 import google_crc32c
 
 from onceflow.log.checksums import Sum
 from onceflow.log.files import File
 
-__all__ = ["OffsetIndex", "TimeIndex"]
+__all__ = ["OffsetIndex", "SavedIndex", "TimeIndex"]
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
 
 
-class OffsetIndex:
-    """Entries (last offset of a batch - base, position of that batch), both rising."""
+class SavedIndex:
+    """Entries that are in a file, all of them or the first ones, and its checksum."""
 
-    __slots__ = ("_base", "_offsets", "_positions", "crc", "file", "saved")
-    entry_size = _OFFSET_ENTRY.size
+    __slots__ = ("crc", "file", "saved")
+    entry_size: ClassVar[int]
 
-    def __init__(self, base_offset: int) -> None:
-        self._base = base_offset
-        self._offsets = array("q")
-        self._positions = array("q")
+    def __init__(self) -> None:
         self.saved = 0
         """How many entries are in the file."""
         self.file: File | None = None
         """The file that they were last saved through; whether it could be synced is known only later."""
         self.crc: int | None = 0
         """Of what is in the file; None if it has to be computed."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def to_bytes(self, start: int = 0) -> bytes:
+        """The entries from one on, as they stand in the file."""
+        raise NotImplementedError
+
+    @property
+    def sum(self) -> Sum:
+        """Of what is in the file."""
+        return Sum(self.saved * self.entry_size, self.known_crc())
+
+    def known_crc(self) -> int:
+        if self.crc is None:
+            self.crc = int(google_crc32c.value(self.to_bytes()[: self.saved * self.entry_size]))
+        return self.crc
+
+    def keep_saved(self, count: int) -> None:
+        """No more than so many entries count as saved: those behind them were cut."""
+        if count < self.saved:
+            self.saved, self.crc = count, None
+
+    def was_loaded(self, data: bytes) -> None:
+        """All entries come from a file with this content."""
+        self.saved, self.crc = len(self), int(google_crc32c.value(data))
+
+
+class OffsetIndex(SavedIndex):
+    """Entries (last offset of a batch - base, position of that batch), both rising."""
+
+    __slots__ = ("_base", "_offsets", "_positions")
+    entry_size = _OFFSET_ENTRY.size
+
+    def __init__(self, base_offset: int) -> None:
+        super().__init__()
+        self._base = base_offset
+        self._offsets = array("q")
+        self._positions = array("q")
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -68,22 +104,11 @@ class OffsetIndex:
         """
         keep = min(bisect_left(self._positions, position), bisect_left(self._offsets, offset - self._base))
         del self._offsets[keep:], self._positions[keep:]
-        if keep < self.saved:
-            self.saved, self.crc = keep, None
+        self.keep_saved(keep)
 
     def to_bytes(self, start: int = 0) -> bytes:
         pack = _OFFSET_ENTRY.pack
         return b"".join(map(pack, self._offsets[start:], self._positions[start:]))
-
-    @property
-    def sum(self) -> Sum:
-        """Of what is in the file."""
-        return Sum(self.saved * self.entry_size, self.known_crc())
-
-    def known_crc(self) -> int:
-        if self.crc is None:
-            self.crc = int(google_crc32c.value(self.to_bytes()[: self.saved * self.entry_size]))
-        return self.crc
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: bytes | None) -> OffsetIndex | None:
@@ -101,23 +126,21 @@ class OffsetIndex:
             index._offsets.append(entry[0])
             index._positions.append(entry[1])
             previous = entry
-        index.saved, index.crc = len(index), int(google_crc32c.value(data))
+        index.was_loaded(data)
         return index
 
 
-class TimeIndex:
+class TimeIndex(SavedIndex):
     """Entries (largest timestamp so far, offset - base of its batch), timestamps rising."""
 
-    __slots__ = ("_base", "_offsets", "_timestamps", "crc", "file", "saved")
+    __slots__ = ("_base", "_offsets", "_timestamps")
     entry_size = _TIME_ENTRY.size
 
     def __init__(self, base_offset: int) -> None:
+        super().__init__()
         self._base = base_offset
         self._timestamps = array("q")
         self._offsets = array("q")
-        self.saved = 0
-        self.file: File | None = None
-        self.crc: int | None = 0
 
     def __len__(self) -> int:
         return len(self._timestamps)
@@ -142,22 +165,11 @@ class TimeIndex:
         """Forget entries of offsets at or behind one."""
         keep = bisect_left(self._offsets, offset - self._base)
         del self._offsets[keep:], self._timestamps[keep:]
-        if keep < self.saved:
-            self.saved, self.crc = keep, None
+        self.keep_saved(keep)
 
     def to_bytes(self, start: int = 0) -> bytes:
         pack = _TIME_ENTRY.pack
         return b"".join(map(pack, self._timestamps[start:], self._offsets[start:]))
-
-    @property
-    def sum(self) -> Sum:
-        """Of what is in the file."""
-        return Sum(self.saved * self.entry_size, self.known_crc())
-
-    def known_crc(self) -> int:
-        if self.crc is None:
-            self.crc = int(google_crc32c.value(self.to_bytes()[: self.saved * self.entry_size]))
-        return self.crc
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: bytes | None) -> TimeIndex | None:
@@ -172,5 +184,5 @@ class TimeIndex:
             index._timestamps.append(entry[0])
             index._offsets.append(entry[1])
             previous = entry
-        index.saved, index.crc = len(index), int(google_crc32c.value(data))
+        index.was_loaded(data)
         return index

@@ -25,7 +25,7 @@ from onceflow.errors import CorruptLog, StorageError
 from onceflow.log.aborted import AbortedIndex, AbortedTransaction
 from onceflow.log.checksums import BLOCK_SIZE, NO_INDEXES, Checksums, Sum, Unverified, damaged
 from onceflow.log.files import Buffer, File, FileSystem, temporary_for
-from onceflow.log.index import OffsetIndex, TimeIndex
+from onceflow.log.index import OffsetIndex, SavedIndex, TimeIndex
 from onceflow.wire.batch import HEADER_SIZE, MAGIC, MIN_LENGTH, NO_TIMESTAMP, BatchHeader, read_header
 
 __all__ = ["Segment", "file_name"]
@@ -152,7 +152,7 @@ class Segment:
         self.index_sums = (self.offset_index.sum, self.time_index.sum, self.aborted.sum)
         return saved
 
-    def _save(self, index: OffsetIndex | TimeIndex | AbortedIndex, path: Path) -> File:
+    def _save(self, index: SavedIndex, path: Path) -> File:
         """Entries that an earlier checkpoint vouches for are never taken out of the file, not even for a moment.
 
         What is left after a crash in the middle would be a shorter index that looks sound, and with the last entry of

@@ -26,7 +26,6 @@ from time import monotonic, perf_counter
 from typing import Final, cast
 from uuid import UUID
 
-from onceflow.broker.complaints import complain
 from onceflow.broker.deferred import Answer, Deferred
 from onceflow.broker.fetch_sessions import UNKNOWN, Asked, FetchSession, PartitionKey, TopicKey
 from onceflow.broker.handlers import Context
@@ -355,7 +354,7 @@ class _Fetch:
                     topic.traffic.bytes_out += found.size
             except (StorageError, CorruptLog) as error:
                 if isinstance(error, CorruptLog):
-                    self._complain(partition, entry.fetch_offset, error)
+                    partition.report_damage(f"Offset {entry.fetch_offset}", error)
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         if self._reader is not None:
             self._reader.reads(log, entry.fetch_offset, found, topic.traffic)
@@ -367,11 +366,6 @@ class _Fetch:
             aborted_transactions=aborted,
             records=cast(Buffer, records),  # the codec asks a slice for its length and passes it on
         )
-
-    @staticmethod
-    def _complain(partition: Partition, offset: int, error: CorruptLog) -> None:
-        name = f"{partition.topic}-{partition.index}"
-        complain(f"reading {name}", "Offset %d of %s cannot be read. %s", offset, name, error)
 
     # The long poll
 

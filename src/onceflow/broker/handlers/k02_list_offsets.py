@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from onceflow.broker.access import refusal
-from onceflow.broker.complaints import complain
 from onceflow.broker.handlers import Context
 from onceflow.broker.large_requests import Steps
 from onceflow.broker.node import Node
@@ -106,7 +105,7 @@ def _find(partition: Partition, entry: ListOffsetsPartition, isolation: int, ver
         return (yield from log.first_offset_at(timestamp, end))
     except (StorageError, CorruptLog) as error:
         if isinstance(error, CorruptLog):
-            complain(f"reading {partition.topic}-{partition.index}", "%s", error)
+            partition.report_damage(f"Timestamp {timestamp}", error)
         raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
     except MalformedMessage as error:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
