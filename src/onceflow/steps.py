@@ -7,9 +7,9 @@ may happen, so what was looked up before is looked up again.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import TypeVar
 
-__all__ = ["Work", "at_once", "in_thread"]
+__all__ = ["Work", "in_thread"]
 
 T = TypeVar("T")
 Work = Callable[[], None]
@@ -34,14 +34,3 @@ def in_thread(work: Callable[[], T]) -> Generator[Work, None, T]:
         finally:
             del error
     return result  # type: ignore[return-value]
-
-
-def at_once(steps: Generator[Any, None, T]) -> T:
-    """All steps in this thread, without a pause."""
-    while True:
-        try:
-            step = next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        if callable(step):
-            step()

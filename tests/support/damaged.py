@@ -21,7 +21,6 @@ from onceflow.log.checksums import Checksums
 from onceflow.log.memory_files import MemoryFileSystem
 from onceflow.log.partition import PartitionLog
 from onceflow.log.segment import CHECKSUMS_SUFFIX, LOG_SUFFIX
-from onceflow.steps import at_once
 from onceflow.wire.acls import Acl, Operation, Pattern, Permission, Resource
 from onceflow.wire.batch import batches
 from onceflow.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -38,6 +37,7 @@ from onceflow.wire.messages.describe_transactions import DescribeTransactionsReq
 from onceflow.wire.messages.list_groups import ListGroupsRequest
 from onceflow.wire.messages.list_transactions import ListTransactionsRequest
 from onceflow.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tests.support.at_once import at_once
 from tests.support.memory_broker import DIRECTORY, MemoryBroker
 from tests.support.memory_transactions import MemoryProducer
 from tests.support.raw import batch, produce_request

@@ -66,3 +66,12 @@ def test_everything_raised_on_purpose_is_in_one_tree_and_the_docstring_draws_it(
         if issubclass(error, Exception):
             assert issubclass(error, OnceflowError)
             assert re.search(rf"\b{name}\b", errors.__doc__), f"{name} is not in the picture"
+
+
+def test_a_message_that_quotes_too_much_keeps_its_beginning_and_its_end() -> None:
+    error = ProtocolError(ErrorCode.INVALID_CONFIG, "What " + "x" * 100_000 + " is no number.")
+    assert error.message is not None
+    assert len(error.message) < 3_000  # a string of the older versions has 32,767 bytes at most
+    assert error.message.startswith("What xxx")
+    assert error.message.endswith("xxx is no number.")
+    assert str(error) == error.message

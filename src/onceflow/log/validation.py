@@ -40,7 +40,7 @@ from onceflow.wire.compression import DEFAULT_LEVELS, Codec, begins_as
 from onceflow.wire.records import RECORD_SIZE_MIN
 from onceflow.wire.thinning import recompressed, spans, unpacked
 
-__all__ = ["RECORD_ERRORS_MAX", "accept", "examine", "is_quickly_packed", "is_to_be_opened", "opened", "unpack"]
+__all__ = ["RECORD_ERRORS_MAX", "examine", "is_quickly_packed", "is_to_be_opened", "opened", "unpack"]
 
 MAGIC_AT = 16
 ONE_BATCH = "A produce request holds exactly one record batch per partition, whole."
@@ -58,14 +58,6 @@ WALKED_MAX: Final = 8
 small batch."""
 RECORD_ERRORS_MAX: Final = 10_000
 """Records of a batch that are named in its refusal."""
-
-
-def accept(
-    batch: memoryview, config: TopicConfig, now_ms: int, *, zstd_allowed: bool = True
-) -> tuple[memoryview, BatchHeader]:
-    """The batch as it goes into the log and its header, or `ProtocolError`. `batch` may be changed in place."""
-    header, is_to_be_opened = examine(batch, config, now_ms, zstd_allowed=zstd_allowed)
-    return opened(batch, header, config, now_ms, unpack(batch, header)) if is_to_be_opened else (batch, header)
 
 
 def examine(
@@ -214,7 +206,8 @@ def unpack(batch: memoryview, header: BatchHeader) -> bytes:
 def opened(
     batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int, data: bytes
 ) -> tuple[memoryview, BatchHeader]:
-    """As `accept`, for a batch that was examined and unpacked to `data`."""
+    """The batch as it goes into the log and its header, or `ProtocolError`, of one that was examined and unpacked to
+    `data`. It may be changed in place."""
     try:
         max_timestamp = _look_through(header, data, config, now_ms)
     except MalformedMessage as error:

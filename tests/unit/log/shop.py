@@ -18,10 +18,10 @@ from onceflow.log.compaction import Cleaner
 from onceflow.log.files import FileSystem
 from onceflow.log.memory_files import MemoryFileSystem
 from onceflow.log.partition import PartitionLog
-from onceflow.log.validation import accept
 from onceflow.wire.batch import BatchHeader, batches, read_header
 from onceflow.wire.compression import Codec
 from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_records
+from tests.support.at_once import accept
 from tests.unit.log.support import checkpoint, flush, read_committed
 
 FOLDER = Path("/data/orders-0")

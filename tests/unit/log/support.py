@@ -13,9 +13,9 @@ from onceflow.config import TopicConfig
 from onceflow.log.files import FileSystem
 from onceflow.log.memory_files import MemoryFileSystem
 from onceflow.log.partition import Appended, PartitionLog
-from onceflow.log.validation import accept
 from onceflow.wire.batch import BatchHeader, batches, read_header
 from onceflow.wire.records import EndTxnMarker, Record, build_batch, read_records
+from tests.support.at_once import accept
 
 DIRECTORY = Path("/data/events-0")
 T0 = 1_700_000_000_000

@@ -26,10 +26,10 @@ from onceflow.log.files import RealFileSystem
 from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
 from onceflow.log.partition import PartitionLog
 from onceflow.log.small_files import to_json
-from onceflow.log.validation import accept
 from onceflow.wire.batch import batches, read_header
 from onceflow.wire.compression import Codec
 from onceflow.wire.records import Record, build_batch, read_records
+from tests.support.at_once import accept
 from tests.support.effort import effort, examples
 from tests.unit.log.shop import DAY_MS, FOLDER, Pair, Shop, after_power_loss, cloned, remembered, settings_of
 

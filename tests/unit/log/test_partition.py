@@ -15,14 +15,15 @@ import pytest
 
 from onceflow.clock import ManualClock
 from onceflow.config import TopicConfig
-from onceflow.errors import ErrorCode, ProtocolError, StorageError
+from onceflow.errors import ErrorCode, MalformedMessage, ProtocolError, StorageError
+from onceflow.log.by_time import OPENED_MAX
 from onceflow.log.files import RealFileSystem
 from onceflow.log.memory_files import MemoryFile, MemoryFileSystem, SimulatedCrash
 from onceflow.log.partition import Appended, PartitionLog
 from onceflow.log.recovery import offsets_of, snapshots
-from onceflow.steps import at_once
-from onceflow.wire.batch import batches, read_header
+from onceflow.wire.batch import batches, read_header, set_max_timestamp
 from onceflow.wire.compression import Codec
+from tests.support.at_once import at_once
 from tests.unit.log.support import (
     DIRECTORY,
     T0,
@@ -867,6 +868,17 @@ def test_the_first_record_with_at_least_a_timestamp(codec: Codec, interval: int)
         expected = next(((T0 + s, offset) for offset, s in enumerate(stamps) if s >= stamp), (-1, -1))
         assert at_once(log.first_offset_at(T0 + stamp)) == expected
     assert at_once(log.offset_of_newest()) == (T0 + 25, 9)
+
+
+def test_headers_that_claim_later_times_than_their_records_have_are_not_opened_without_end() -> None:
+    log = open_log(fsync=False)
+    for _ in range(OPENED_MAX + 1):
+        lying = make_batch(timestamps=[T0])
+        set_max_timestamp(lying, T0 + 100)
+        append(log, lying)
+    with pytest.raises(MalformedMessage, match=f"{OPENED_MAX} batches"):
+        at_once(log.first_offset_at(T0 + 50))
+    assert at_once(log.first_offset_at(T0)) == (T0, 0)
 
 
 def test_the_first_of_the_newest_records(eight: PartitionLog) -> None:

@@ -30,10 +30,9 @@ from onceflow.log.by_time import TimestampedOffset
 from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
 from onceflow.log.partition import Appended, Checkpoint, Flush, PartitionLog
 from onceflow.log.producers import REMEMBERED_BATCHES
-from onceflow.log.validation import accept
-from onceflow.steps import at_once
 from onceflow.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, read_header
 from onceflow.wire.records import EndTxnMarker, Record, read_records
+from tests.support.at_once import accept, at_once
 from tests.support.effort import examples
 from tests.unit.log.support import DIRECTORY, make_batch, read_all, read_committed
 

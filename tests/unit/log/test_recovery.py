@@ -15,8 +15,8 @@ from onceflow.log.partition import PartitionLog
 from onceflow.log.recovery import offsets_of, recover, snapshots
 from onceflow.log.segment import file_name
 from onceflow.log.small_files import to_json
-from onceflow.steps import at_once
 from onceflow.wire.batch import read_header
+from tests.support.at_once import at_once
 from tests.unit.log.support import (
     DIRECTORY,
     T0,

@@ -16,8 +16,8 @@ from onceflow.log.memory_files import MemoryFileSystem, SimulatedCrash
 from onceflow.log.partition import PartitionLog
 from onceflow.log.producers import ProducerStates
 from onceflow.log.segment import ABORTED_SUFFIX
-from onceflow.steps import at_once
 from onceflow.wire.records import EndTxnMarker
+from tests.support.at_once import at_once
 from tests.unit.log.support import (
     DIRECTORY,
     T0,

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from onceflow.config import TopicConfig
 from onceflow.errors import ErrorCode, ProtocolError
-from onceflow.log.validation import accept
-from onceflow.steps import at_once
 from onceflow.wire.batch import (
     CONTROL_BIT,
     HEADER_SIZE,
@@ -24,6 +22,7 @@ from onceflow.wire.batch import (
 )
 from onceflow.wire.compression import Codec
 from onceflow.wire.records import Record, build_batch, read_records
+from tests.support.at_once import accept, at_once
 from tests.support.effort import examples
 from tests.unit.log.support import T0, make_batch, open_log, read_all
 
