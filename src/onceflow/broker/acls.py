@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
-from onceflow.errors import CorruptLog, ErrorCode, ProtocolError, StorageError
+from onceflow.errors import ErrorCode, ProtocolError, StorageError
 from onceflow.log.files import FileSystem
-from onceflow.log.small_files import read_json, replace_json
+from onceflow.log.small_files import read_json, reading_version, replace_json
 from onceflow.wire.acls import CLUSTER_NAME, Acl, AclFilter, Operation, Pattern, Permission, Resource
 
 __all__ = ["Acls", "checked_acl"]
@@ -91,12 +91,8 @@ class Acls:
         content = read_json(self._files, self._path, REMEDY)
         if not content:
             return []
-        try:
-            if content["version"] != FORMAT_VERSION:
-                raise ValueError(f"its format is {content['version']!r}, and this version reads {FORMAT_VERSION}")
+        with reading_version(FORMAT_VERSION, self._path, content, REMEDY):
             return [_from_json(entry) for entry in content["acls"]]
-        except (ValueError, LookupError, TypeError, AttributeError, ProtocolError) as error:
-            raise CorruptLog(f"{self._path} is damaged ({error}). {REMEDY}") from error
 
 
 def _to_json(acl: Acl) -> dict[str, str]:

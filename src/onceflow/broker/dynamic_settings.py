@@ -18,9 +18,9 @@ from typing import Final
 
 from onceflow.broker.connection_limits import ConnectionLimits
 from onceflow.config import BROKER_SETTINGS, DYNAMIC, BrokerConfig
-from onceflow.errors import ConfigError, CorruptLog, ErrorCode, ProtocolError
+from onceflow.errors import ConfigError, ErrorCode, ProtocolError
 from onceflow.log.files import FileSystem
-from onceflow.log.small_files import read_json, replace_json
+from onceflow.log.small_files import read_json, reading_version, replace_json
 
 __all__ = ["DynamicSettings", "changed"]
 
@@ -50,12 +50,8 @@ class DynamicSettings:
         content = read_json(self._files, self._path, REMEDY)
         if not content:
             return config
-        try:
-            if content["version"] != FORMAT_VERSION:
-                raise ValueError(f"its format is {content['version']!r}, and this version reads {FORMAT_VERSION}")
+        with reading_version(FORMAT_VERSION, self._path, content, REMEDY):
             loaded = _checked(config, _texts(content[THIS_BROKER]), _texts(content[ALL_BROKERS]))
-        except (ValueError, LookupError, TypeError, AttributeError, ConfigError) as error:
-            raise CorruptLog(f"{self._path} is damaged ({error}). {REMEDY}") from error
         for name in config.given:
             if loaded.text(name) != config.text(name):
                 logger.warning(

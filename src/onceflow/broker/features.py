@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from onceflow.errors import CorruptLog, ErrorCode, ProtocolError
+from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.log.files import FileSystem
-from onceflow.log.small_files import read_json, replace_json
+from onceflow.log.small_files import read_json, reading_version, replace_json
 
 __all__ = ["GROUP_VERSION", "SUPPORTED", "FeatureUpdate", "Features", "levels_after"]
 
@@ -75,13 +75,9 @@ class Features:
         content = read_json(self._files, self._path, REMEDY)
         if not content:
             return
-        try:
-            if content["version"] != FORMAT_VERSION:
-                raise ValueError(f"its format is {content['version']!r}, and this version reads {FORMAT_VERSION}")
+        with reading_version(FORMAT_VERSION, self._path, content, REMEDY):
             self.epoch = _number(content["epoch"], 2**62)
             self.levels = {name: _number(content["levels"][name], highest) for name, highest in SUPPORTED.items()}
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CorruptLog(f"{self._path} is damaged ({error}). {REMEDY}") from error
 
 
 def _number(value: object, highest: int) -> int:

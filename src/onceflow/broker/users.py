@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from onceflow.errors import CorruptLog, ErrorCode, ProtocolError
+from onceflow.errors import ErrorCode, ProtocolError
 from onceflow.log.files import FileSystem
-from onceflow.log.small_files import read_json, replace_json
+from onceflow.log.small_files import read_json, reading_version, replace_json
 
 __all__ = ["HASHES", "ITERATIONS_DEFAULT", "Change", "Credential", "Users", "salted_password"]
 
@@ -183,17 +183,12 @@ class Users:
         content = read_json(self._files, self._path, REMEDY)
         if not content:
             return
-        try:
-            if content["version"] != FORMAT_VERSION:
-                raise ValueError(f"its format is {content['version']!r}, and {FORMAT_VERSION} is known here")
+        with reading_version(FORMAT_VERSION, self._path, content, REMEDY):
             self._secret = _bytes(content["secret"])
             self._credentials = {
                 user: {mechanism: _credential(mechanism, each) for mechanism, each in own.items()}
                 for user, own in content["users"].items()
             }
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            # Nobody could log in, or the wrong ones: better not to start.
-            raise CorruptLog(f"{self._path} is damaged ({error}). {REMEDY}") from None
 
 
 def _first_mechanism(own: Mapping[str, Credential]) -> str | None:

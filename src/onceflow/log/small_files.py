@@ -12,16 +12,17 @@ A person who has no backup may write {} into one: no damage looks like that, and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import google_crc32c
 
-from onceflow.errors import CorruptLog
+from onceflow.errors import ConfigError, CorruptLog, ProtocolError
 from onceflow.log.files import FileSystem
 
-__all__ = ["RESTORE", "from_json", "read_json", "replace_json", "to_json"]
+__all__ = ["RESTORE", "from_json", "read_json", "reading_version", "replace_json", "to_json"]
 
 CHECKSUM: Final = "crc32c"
 RESTORE: Final = "Restore it from a backup of the directory."
@@ -59,4 +60,15 @@ def read_json(files: FileSystem, path: Path, remedy: str = RESTORE) -> dict[str,
     try:
         return from_json(files.read_bytes(path))
     except ValueError as error:
+        raise CorruptLog(f"{path} is damaged ({error}). {remedy}") from None
+
+
+@contextmanager
+def reading_version(version: int, path: Path, content: Mapping[str, Any], remedy: str = RESTORE) -> Iterator[None]:
+    """Around making something of the content: what does not fit, another format version first, is `CorruptLog`."""
+    try:
+        if content["version"] != version:
+            raise ValueError(f"its format is {content['version']!r}, and this version reads {version}")
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ConfigError, ProtocolError) as error:
         raise CorruptLog(f"{path} is damaged ({error}). {remedy}") from None
